@@ -1,0 +1,105 @@
+# Everything a person or CI runs here. `make help` lists the targets.
+
+PYTHON ?= python3
+# The oldest version comes first: packages are locked under it (see `lock`).
+PYTHON_VERSIONS := 3.11 3.12 3.13
+PIPENV_VERSION := 2026.10.3
+ARGS ?= --n_workers 16 PongNoFrameskip-v4
+
+# The project's environment is always .venv beside the Pipfile, whatever environment is active outside.
+export PIPENV_VENV_IN_PROJECT := 1
+export PIPENV_IGNORE_VIRTUALENVS := 1
+
+PIPENV := .pipenv/bin/pipenv
+VENV_PYTHON := .venv/bin/python
+
+# Stamps: each is written only once its installation has ended well, so an interrupted one is done again.
+PIPENV_READY := .pipenv/ready-$(PIPENV_VERSION)
+RUNTIME_READY := .venv/ready-runtime
+DEV_READY := .venv/ready-dev
+
+FAST_TESTS := not slow and not weekly
+
+python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1)
+need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
+	Name another: make PYTHON=python$(firstword $(1))))
+
+.PHONY: help train test check test-slow format lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+train: $(RUNTIME_READY) ## set up, then train: Pong with 16 workers, or make train ARGS="--n_workers 4 CartPole-v1"
+	$(VENV_PYTHON) train.py $(ARGS)
+
+test: $(DEV_READY) ## set up, then run the test suite
+	$(VENV_PYTHON) -m pytest
+
+check: $(DEV_READY) ## format, lint, types and the fast tests
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m mypy
+	$(VENV_PYTHON) -m pytest -m "$(FAST_TESTS)"
+
+test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs them once a week
+	$(VENV_PYTHON) -m pytest -m weekly
+
+format: $(DEV_READY) ## rewrite the sources in the project's format
+	$(VENV_PYTHON) -m ruff format .
+	$(VENV_PYTHON) -m ruff check --fix .
+
+clean: ## remove what set-up, tests and tools made; runs/ stays
+	rm -rf .venv .pipenv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PIPENV_READY):
+	@$(call need_python,$(PYTHON_VERSIONS))
+	rm -rf .pipenv
+	$(PYTHON) -m venv .pipenv
+	.pipenv/bin/python -m pip install --quiet --disable-pip-version-check pipenv==$(PIPENV_VERSION)
+	touch $@
+
+# A folder that is not a working virtual environment (its creation was cut short) is made anew:
+# packages would otherwise end up in the Python it was made from.
+$(RUNTIME_READY): Pipfile.lock | $(PIPENV_READY)
+	@$(VENV_PYTHON) -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)' 2>/dev/null || rm -rf .venv
+	$(PIPENV) sync
+	touch $@
+
+# After the runtime packages, not instead of them: each stamp then has one recipe, also under `make -j`.
+$(DEV_READY): $(RUNTIME_READY)
+	$(PIPENV) sync --dev
+	touch $@
+
+# pipenv writes three things into a lock that do not belong into this one:
+# - the index it asked, which is this machine's business: pip's configuration decides. The list of sources
+#   stays, empty, because `pipenv sync` fails without the key;
+# - each package's name for that index, under which another machine would look in vain;
+# - tensorflow-cpu's marker on everything that tensorflow-cpu needs, though tensorflow needs the same.
+define CLEAN_LOCK
+import json, sys
+lock = json.load(sys.stdin)
+lock["_meta"]["sources"] = []
+cpu_marker = lock["default"]["tensorflow-cpu"]["markers"]
+for section in ("default", "develop"):
+    for name, entry in lock[section].items():
+        entry.pop("index", None)
+        if name != "tensorflow-cpu" and entry.get("markers") == cpu_marker:
+            del entry["markers"]
+        if not (entry.get("version") and entry.get("hashes")):
+            sys.exit(f"{name} is locked without version or hashes: {entry}")
+print(json.dumps(lock, indent=4, sort_keys=True))
+endef
+export CLEAN_LOCK
+
+# Locked in a folder of its own, so that Pipfile.lock is replaced whole or not at all, and under the oldest
+# Python, so that no version is chosen that it cannot install.
+lock: $(PIPENV_READY) ## renew Pipfile.lock from Pipfile, free of any package index
+	@$(call need_python,$(firstword $(PYTHON_VERSIONS)))
+	rm -rf .pipenv/lock
+	$(PYTHON) -m venv .pipenv/lock/.venv
+	cp Pipfile .pipenv/lock
+	cd .pipenv/lock && ../bin/pipenv lock
+	.pipenv/bin/python -c "$$CLEAN_LOCK" < .pipenv/lock/Pipfile.lock > .pipenv/lock/clean
+	mv .pipenv/lock/clean Pipfile.lock
+	rm -rf .pipenv/lock

@@ -1,0 +1,219 @@
+"""Checkpoints: all state of one moment, written so that a reader sees a whole one or none.
+
+One checkpoint is three files in `checkpoints/`:
+
+    ckpt-5000.data-00000-of-00001   weights and RMSProp's statistics,
+    ckpt-5000.index                 by tf.train.Checkpoint
+    ckpt-5000.json                  what they belong to, the counters, and checksums
+
+TensorFlow writes its two under temporary names and renames them; the JSON comes last, by rename
+too, so a checkpoint counts only when it is whole. Reading runs no code: tensors are plain arrays,
+the rest is JSON.
+
+What needs no tensors (finding, checking, comparing) imports no TensorFlow, so that bad input is
+answered at once.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from a3c.shared import SharedState
+
+FORMAT_VERSION = 1
+
+
+class UnusableCheckpoint(Exception):
+    """A checkpoint that is missing, damaged or of something else; says so in one line."""
+
+
+class Subject(NamedTuple):
+    """What a network was made for: a checkpoint fits another run only where all of these agree."""
+
+    env_id: str
+    preprocessing: str
+    network: str
+    observation_shape: tuple[int, ...]
+    n_actions: int
+
+
+class Info(NamedTuple):
+    """What a checkpoint's JSON says."""
+
+    prefix: pathlib.Path  # the path without `.json`, `.index`, …
+    subject: Subject
+    params: dict[str, Any]
+    counters: dict[str, int]
+    has_statistics: bool  # False: weights only
+
+
+class Checkpointer:
+    """Saves a run's shared state under its gate, and keeps the newest few."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        shared: "SharedState",
+        subject: Subject,
+        params: Mapping[str, Any],
+        n_kept: int,
+    ) -> None:
+        import tensorflow as tf
+
+        self._folder, self._shared, self._subject, self._params = folder, shared, subject, params
+        # The state of one moment is copied into variables of our own, so that the workers wait for
+        # the copy alone.
+        self._copies = {
+            "weights": {name: tf.Variable(v) for name, v in shared.weights.items()},
+            "mean_squares": {name: tf.Variable(v) for name, v in shared.mean_squares.items()},
+        }
+        self._manager = tf.train.CheckpointManager(
+            tf.train.Checkpoint(**self._copies), str(folder), n_kept, checkpoint_name="ckpt"
+        )
+
+    def save(self) -> pathlib.Path:
+        """Write one checkpoint named by its steps; returns its prefix."""
+        with self._shared.gate.shut():
+            counts = self._shared.counters.read()
+            for part, copies in self._copies.items():
+                for name, variable in getattr(self._shared, part).items():
+                    copies[name].assign(variable)
+        prefix = pathlib.Path(self._manager.save(checkpoint_number=counts.steps))
+        content: dict[str, Any] = {
+            "format_version": FORMAT_VERSION,
+            **self._subject._asdict(),
+            "params": dict(self._params),
+            "counters": counts._asdict(),
+            "contains": list(self._copies),
+            "files": {path.name: _file_checksum(path) for path in _tensor_files(prefix)},
+        }
+        content["checksum"] = _checksum(content)
+        _write_atomically(
+            prefix.with_name(prefix.name + ".json"), json.dumps(content, indent=1) + "\n"
+        )
+        self._remove_orphans()
+        return prefix
+
+    def _remove_orphans(self) -> None:
+        """The manager deletes its own files of old checkpoints; this, the JSON beside them."""
+        for path in self._folder.glob("ckpt-*.json"):
+            if not path.with_suffix(".index").exists():
+                path.unlink()
+
+
+def find(path: pathlib.Path) -> pathlib.Path:
+    """The prefix of the checkpoint named, or of the newest of a run or checkpoints folder."""
+    if path.is_dir():
+        folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+        found = [
+            (int(p.stem.removeprefix("ckpt-")), p)
+            for p in folder.glob("ckpt-*.json")
+            if _has_number(p)
+        ]
+        if not found:
+            raise UnusableCheckpoint(f"no checkpoint in {folder}")
+        return max(found)[1].with_suffix("")
+    for suffix in (".json", ".index", ".data-00000-of-00001"):
+        if path.name.endswith(suffix):
+            path = path.with_name(path.name.removesuffix(suffix))
+    if not path.with_name(path.name + ".json").is_file():
+        raise UnusableCheckpoint(f"no checkpoint at {path}")
+    return path
+
+
+def _has_number(path: pathlib.Path) -> bool:
+    return path.stem.removeprefix("ckpt-").isdecimal()
+
+
+def read_info(prefix: pathlib.Path) -> Info:
+    """Read and verify a checkpoint's JSON, and the checksums of the files that it names."""
+    path = prefix.with_name(prefix.name + ".json")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format_version"] != FORMAT_VERSION:
+            raise UnusableCheckpoint(
+                f"{path} has format {content['format_version']!r};"
+                f" this version reads {FORMAT_VERSION}"
+            )
+        if content.pop("checksum") != _checksum(content):
+            raise UnusableCheckpoint(f"{path} is damaged: its checksum does not fit its content")
+        files = content["files"]
+        info = Info(
+            prefix,
+            Subject(
+                content["env_id"],
+                content["preprocessing"],
+                content["network"],
+                tuple(content["observation_shape"]),
+                content["n_actions"],
+            ),
+            dict(content["params"]),
+            dict(content["counters"]),
+            "mean_squares" in content["contains"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnusableCheckpoint(f"cannot read {path}: {error!r}") from error
+    for tensor_file in (prefix.with_name(prefix.name + ".index"), *_tensor_files(prefix)):
+        if files.get(tensor_file.name) != _file_checksum(tensor_file):
+            raise UnusableCheckpoint(
+                f"{tensor_file} is missing or damaged: its checksum is not the one in {path.name}"
+            )
+    return info
+
+
+def check_fits(info: Info, subject: Subject) -> None:
+    """Raise, naming both values, unless the checkpoint was made for this subject."""
+    for name, wanted in subject._asdict().items():
+        saved = getattr(info.subject, name)
+        if saved != wanted:
+            raise UnusableCheckpoint(
+                f"{info.prefix} was made with {name.replace('_', ' ')} {saved!r},"
+                f" this run has {wanted!r}"
+            )
+
+
+def restore(info: Info, shared: "SharedState") -> None:
+    """Load weights, and statistics where there are some. No worker may run yet."""
+    import tensorflow as tf
+
+    parts = {"weights": shared.weights}
+    if info.has_statistics:
+        parts["mean_squares"] = shared.mean_squares
+    try:
+        status = tf.train.Checkpoint(**parts).restore(str(info.prefix))
+        status.assert_existing_objects_matched()
+    except (ValueError, AssertionError, tf.errors.OpError) as error:
+        raise UnusableCheckpoint(
+            f"cannot restore {info.prefix}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _tensor_files(prefix: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(prefix.parent.glob(f"{prefix.name}.index")) + sorted(
+        prefix.parent.glob(f"{prefix.name}.data-*")
+    )
+
+
+def _file_checksum(path: pathlib.Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _write_atomically(path: pathlib.Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,328 @@
+"""Makes one environment, and runs the environments of one worker in processes of their own.
+
+The order of the layers is the order of the lines in `_preprocess`. Every random draw of
+environment number `env` of a worker derives from the run's seed, these two numbers and the number
+of the game; see seeding.py.
+
+Nothing here imports TensorFlow, so neither do the environment processes, which load this module.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import importlib
+import itertools
+import pathlib
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import ale_py
+import gymnasium
+import numpy as np
+from ale_py.env import AtariEnv
+from gymnasium.wrappers import DtypeObservation
+
+from a3c import debug_wrappers, preprocessing, seeding
+from a3c.env_process import Answer, EnvProcess, SharedObservations
+from a3c.monitor import Monitor
+
+SUPPORTED = (
+    "supported are discrete actions with either Atari frames (*NoFrameskip-v4, ALE/*-v5) "
+    "or vector observations (a Box of floats of one dimension)"
+)
+
+
+class UnsupportedEnv(Exception):
+    """An environment that cannot be trained on, and why, in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvSettings:
+    """Everything that a process needs to make its environment."""
+
+    env_id: str
+    seed: int
+    preprocessing: str = "generic"
+    max_n_noops: int = 30
+    clip_rewards: bool = True
+    end_on_life_loss: bool = True
+    number_frames: bool = False
+    monitor_dir: str | None = None
+    t_start: float = 0.0
+
+    def in_run(self, monitor_dir: str, t_start: float) -> "EnvSettings":
+        """Return the settings of a run that began at `t_start`, with the folder for its scores."""
+        return dataclasses.replace(self, monitor_dir=monitor_dir, t_start=t_start)
+
+
+class EnvDescription(NamedTuple):
+    """What the network and the run folder must know of an environment."""
+
+    kind: str  # "image" or "vector"
+    observation_shape: tuple[int, ...]
+    observation_dtype: str
+    n_actions: int
+    action_meanings: tuple[str, ...]
+    sticky_actions: float
+
+
+def describe_env(settings: EnvSettings) -> EnvDescription:
+    """Build one environment, look at it, close it; UnsupportedEnv if it cannot be trained on."""
+    with contextlib.closing(make_env(settings)) as env:
+        assert isinstance(env.action_space, gymnasium.spaces.Discrete)
+        assert env.observation_space.shape is not None
+        emulator: Any = env.unwrapped
+        is_image = len(env.observation_space.shape) == 3
+        sticky_actions = 0.0
+        if isinstance(emulator, AtariEnv):
+            sticky_actions = emulator.ale.getFloat("repeat_action_probability")
+        return EnvDescription(
+            kind="image" if is_image else "vector",
+            observation_shape=env.observation_space.shape,
+            observation_dtype=str(env.observation_space.dtype),
+            n_actions=int(env.action_space.n),
+            action_meanings=tuple(emulator.get_action_meanings()) if is_image else (),
+            sticky_actions=round(sticky_actions, 6),
+        )
+
+
+def make_env(
+    settings: EnvSettings, worker: int = 0, env: int = 0, first_game: int = 0
+) -> gymnasium.Env:
+    """Make environment `env` of worker `worker`; its first reset starts game `first_game`."""
+    base = _make_base(settings.env_id)
+    is_image = _check_supported(settings, base)
+    path = None
+    if settings.monitor_dir is not None:
+        path = pathlib.Path(settings.monitor_dir) / f"{worker}.{env}.monitor.csv"
+    monitor = Monitor(base, settings.env_id, path, settings.t_start, counts_own_steps=not is_image)
+    key = (settings.seed, worker, env, first_game)
+    seeds = _emulator_seeds(*key, every_game=not isinstance(base.unwrapped, AtariEnv))
+    seeded = preprocessing.SeedGames(monitor, seeds)
+    if is_image:
+        return _preprocess(seeded, settings, _n_noops(*key, settings.max_n_noops), monitor)
+    return DtypeObservation(seeded, np.float32)
+
+
+def _preprocess(
+    env: gymnasium.Env, settings: EnvSettings, n_noops: Iterator[int], monitor: Monitor
+) -> gymnasium.Env:
+    emulator: Any = env.unwrapped
+    if settings.number_frames:
+        env = debug_wrappers.NumberFrames(env)
+    env = preprocessing.RandomStart(env, n_noops)
+    if settings.preprocessing == "pong":
+        env = preprocessing.ExtractPongFeatures(env)
+    else:
+        env = preprocessing.Max(env)
+        env = preprocessing.ExtractLuminanceAndScale(env)
+    env = preprocessing.FrameSkip(env, on_decision=monitor.count_decision)
+    env = preprocessing.FrameStack(env)
+    if settings.end_on_life_loss:
+        env = preprocessing.EndEpisodeOnLifeLoss(env, emulator.ale)
+    if settings.clip_rewards:
+        env = preprocessing.ClipRewards(env)
+    return env
+
+
+def _n_noops(
+    run_seed: int, worker: int, env: int, first_game: int, max_n_noops: int
+) -> Iterator[int]:
+    """Yield the length of the random start of one game after the other."""
+    for game in itertools.count(first_game):
+        generator = seeding.generator(run_seed, seeding.Purpose.NOOPS, worker, env, game)
+        yield int(generator.integers(max_n_noops, endpoint=True))
+
+
+def _emulator_seeds(
+    run_seed: int, worker: int, env: int, first_game: int, every_game: bool
+) -> Iterator[int | None]:
+    """Yield the emulator's seed for one game after the other, or for the first game only.
+
+    A seeded reset of an Atari game reloads its ROM, 150 ms against 6 ms, and only the sticky
+    actions of v5 draw from the stream: there, once is enough.
+    """
+    for game in itertools.count(first_game):
+        key = (run_seed, seeding.Purpose.EMULATOR, worker, env, game)
+        wanted = every_game or game == first_game
+        yield int(seeding.seed_sequence(*key).generate_state(1)[0]) if wanted else None
+
+
+def _make_base(env_id: str) -> gymnasium.Env:
+    """Make the bare environment, with its time limit but without Gymnasium's checks."""
+    gymnasium.register_envs(ale_py)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        # A copy: the registry's own spec must keep its settings for everybody else.
+        spec = dataclasses.replace(gymnasium.spec(name))
+    except (ImportError, gymnasium.error.Error) as error:
+        raise UnsupportedEnv(_explain_unknown(env_id, error)) from error
+    spec.order_enforce = False
+    spec.disable_env_checker = True
+    kwargs: dict[str, Any] = {}
+    if spec.entry_point == "ale_py.env:AtariEnv":
+        if spec.namespace == "ALE":
+            kwargs["frameskip"] = 1
+        elif spec.kwargs.get("frameskip") != 1:
+            raise UnsupportedEnv(f"{env_id} skips frames itself, and so do we: {SUPPORTED}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            return gymnasium.make(spec, **kwargs)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise UnsupportedEnv(f"{env_id} cannot be made: {_one_line(error)}") from error
+
+
+def _explain_unknown(env_id: str, error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return f"{env_id}: {_one_line(error)}"
+    name = env_id.rpartition(":")[2]
+    by_lower_case = {known.lower(): known for known in gymnasium.registry}
+    nearest = difflib.get_close_matches(name.lower(), by_lower_case, n=3, cutoff=0.5)
+    hint = " or ".join(by_lower_case[known] for known in nearest) or "another"
+    return f"unknown environment {env_id}: did you mean {hint}?"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _check_supported(settings: EnvSettings, env: gymnasium.Env) -> bool:
+    """Return whether observations are images; UnsupportedEnv if not these and not vectors."""
+    actions, observations = env.action_space, env.observation_space
+    if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
+        raise UnsupportedEnv(f"{settings.env_id} has actions {actions}: {SUPPORTED}")
+    is_box = isinstance(observations, gymnasium.spaces.Box)
+    shape = observations.shape if is_box and observations.shape is not None else ()
+    is_vector = len(shape) == 1 and np.issubdtype(observations.dtype, np.floating)
+    is_frame = len(shape) == 3 and shape[2] == 3 and observations.dtype == np.uint8
+    if not is_vector and not (is_frame and _is_like_atari(env.unwrapped)):
+        raise UnsupportedEnv(f"{settings.env_id} has observations {observations}: {SUPPORTED}")
+    if settings.preprocessing == "pong" and shape != (210, 160, 3):
+        raise UnsupportedEnv(
+            f"--preprocessing pong is for frames of Pong, not for {settings.env_id}'s observations"
+        )
+    return is_frame
+
+
+def _is_like_atari(emulator: Any) -> bool:
+    """Return whether the emulator has what the layers ask of it: a no-op and lives."""
+    try:
+        is_noop = emulator.get_action_meanings()[preprocessing.NOOP] == "NOOP"
+        return is_noop and callable(emulator.ale.lives)
+    except (AttributeError, IndexError):
+        return False
+
+
+class GameResult(NamedTuple):
+    """One game that really ended, as Monitor saw it."""
+
+    worker: int
+    env: int
+    score: float
+    length: int
+    seconds: float
+
+
+class StepResult(NamedTuple):
+    """What a step of K environments brought, besides observations; arrays are (K,)."""
+
+    rewards: np.ndarray  # float32
+    terminated: np.ndarray  # bool
+    truncated: np.ndarray  # bool
+    games: list[GameResult]
+
+
+class EnvProcesses:
+    """The K environments of one worker, stepped together, each in a process of its own.
+
+    Used by one thread at a time. After an EnvError only `close` makes sense.
+
+    observations: (n_slots, K, *shape), shared memory: `step(actions, slot)` fills one slot.
+    final_observations: (K, *shape): where an episode was truncated in the last step, its true last
+        observation (the slot already holds the first of the next episode).
+    n_frames: frames stepped so far, resets included (vectors: steps).
+    """
+
+    def __init__(
+        self,
+        settings: EnvSettings,
+        worker: int,
+        n_envs: int,
+        description: EnvDescription,
+        n_slots: int,
+        timeout_seconds: float = 60.0,
+        first_games: Sequence[int] | None = None,
+    ) -> None:
+        """Start the processes; they build their environments after this has returned."""
+        memory = SharedObservations(
+            n_slots, n_envs, description.observation_shape, description.observation_dtype
+        )
+        self.observations, self.final_observations = memory.views()
+        self.n_frames = 0
+        self._worker = worker
+        self._ready = False
+        self._processes = [
+            EnvProcess(
+                functools.partial(make_env, settings, worker, env, first_game),
+                memory,
+                env,
+                f"worker {worker}, environment {env}",
+                timeout_seconds,
+            )
+            for env, first_game in enumerate(first_games or [0] * n_envs)
+        ]
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids, environment 0's first."""
+        return [process.pid for process in self._processes]
+
+    def wait_until_ready(self) -> None:
+        """Wait until every environment is built; an error in building is raised here."""
+        if not self._ready:
+            self._receive()
+            self._ready = True
+
+    def reset(self, slot: int = 0) -> None:
+        """Start a new game everywhere.
+
+        Games that end during the no-ops of their start come with the next step's.
+        """
+        self.wait_until_ready()
+        for process in self._processes:
+            process.request_reset(slot)
+        self._receive()
+
+    def step(self, actions: np.ndarray, slot: int) -> StepResult:
+        """Step every environment; one whose episode ends is reset in the same step."""
+        for process, action in zip(self._processes, actions.tolist(), strict=True):
+            process.request_step(slot, action)
+        answers = self._receive()
+        return StepResult(
+            rewards=np.array([answer.reward for answer in answers], np.float32),
+            terminated=np.array([answer.terminated for answer in answers], np.bool_),
+            truncated=np.array([answer.truncated for answer in answers], np.bool_),
+            games=[
+                GameResult(self._worker, env, *game)
+                for env, answer in enumerate(answers)
+                for game in answer.games
+            ],
+        )
+
+    def close(self) -> None:
+        """End all processes: at once those that listen, by force those that do not."""
+        for process in self._processes:
+            process.hang_up()
+        for process in self._processes:
+            process.end()
+
+    def _receive(self) -> list[Answer]:
+        answers = [process.receive() for process in self._processes]
+        self.n_frames = sum(answer.n_frames for answer in answers)
+        return answers

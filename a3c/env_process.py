@@ -1,0 +1,289 @@
+"""One environment in a process of its own, and how a worker talks to it.
+
+Process and worker share one socket pair and send messages of a fixed size:
+
+    worker                                        environment process
+                       <- answer                  the environment is built
+    slot, RESET        -> <- answer               the first observation is in observations[slot]
+    slot, action       -> <- answer               the next one is; after the end of an episode,
+                                                  the first of the next episode
+    end of file        ->                         ends: the worker closed the socket, or is gone
+
+An answer is a step's reward, ends, frames so far and finished games; or the text of an error.
+Observations travel through shared memory: the process writes where the worker's rollout reads.
+That memory has no name, so that a killed run leaves none behind.
+
+Why not Gymnasium's AsyncVectorEnv: an error while building must arrive in words, a single
+environment must be replaceable, and it resets before it copies the final observation.
+
+Processes come from a fork server that has loaded `a3c.env` and no TensorFlow; never by a fork of
+the training process, whose TensorFlow threads would be missing in the child.
+"""
+
+import atexit
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import pathlib
+import select
+import signal
+import socket
+import struct
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import cv2
+import gymnasium
+import numpy as np
+
+from a3c.monitor import Game, Monitor
+
+RESET = -1
+REQUEST = struct.Struct("=ii")  # slot, action or RESET
+# Is this an error? Terminated, truncated, reward, frames so far, and how many games follow
+# (of an error: how many bytes of text).
+ANSWER = struct.Struct("=???dqI")
+GAME = struct.Struct("=dqd")  # score, length, seconds
+CLOSING_SECONDS = 2.0
+STOP_SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+
+
+class EnvError(Exception):
+    """An environment process failed, fell silent or died; the message names it."""
+
+
+class Answer(NamedTuple):
+    """What one request brought, besides the observation."""
+
+    terminated: bool
+    truncated: bool
+    reward: float
+    n_frames: int  # since the process began
+    games: list[Game]
+
+
+class SharedObservations:
+    """Memory for the observations of `n_envs` environments that all their processes share.
+
+    Can be handed to a process while that is being started, and at no other time.
+    """
+
+    def __init__(self, n_slots: int, n_envs: int, shape: tuple[int, ...], dtype: str) -> None:
+        n_bytes = n_envs * int(np.prod(shape)) * np.dtype(dtype).itemsize
+        self._slots = _context().RawArray("B", n_slots * n_bytes)
+        self._final = _context().RawArray("B", n_bytes)
+        self._shape = (n_envs, *shape)
+        self._dtype = dtype
+
+    def views(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the slots, (n_slots, n_envs, *shape), and final observations, (n_envs, *shape)."""
+        return (
+            np.frombuffer(self._slots, self._dtype).reshape(-1, *self._shape),
+            np.frombuffer(self._final, self._dtype).reshape(self._shape),
+        )
+
+
+class EnvProcess:
+    """One environment, made by `make` in a process of its own; writes to row `index` of `memory`.
+
+    Each request is followed by one `receive`; so is the start.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], gymnasium.Env],
+        memory: SharedObservations,
+        index: int,
+        name: str,
+        timeout_seconds: float,
+    ) -> None:
+        """Start the process; it makes its environment after this has returned."""
+        self._name = name
+        self._timeout_seconds = timeout_seconds
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(timeout_seconds)
+        with theirs:
+            self._process = _context().Process(
+                target=_serve, args=(theirs, make, memory, index), name=name
+            )
+            self._process.start()
+        # A program that ends without closing would otherwise wait for a process that waits for it.
+        atexit.register(self.end)
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def request_reset(self, slot: int) -> None:
+        """Ask for a new game whose first observation goes to `slot`."""
+        self._send(slot, RESET)
+
+    def request_step(self, slot: int, action: int) -> None:
+        """Ask for a step whose observation goes to `slot`."""
+        self._send(slot, action)
+
+    def receive(self) -> Answer:
+        """Wait for the answer; EnvError if there will be none."""
+        try:
+            fields = ANSWER.unpack(_receive_exactly(self._socket, ANSWER.size))
+            is_error, terminated, truncated, reward, n_frames, n_more = fields
+            if is_error:
+                text = _receive_exactly(self._socket, n_more).decode()
+                raise EnvError(f"{self._name} failed:\n{text}")
+            games = [
+                Game(*GAME.unpack(_receive_exactly(self._socket, GAME.size))) for _ in range(n_more)
+            ]
+        except TimeoutError:
+            message = f"{self._name} has not answered for {self._timeout_seconds:g} s"
+            raise EnvError(message) from None
+        except (EOFError, ConnectionResetError):
+            self._process.join(CLOSING_SECONDS)
+            message = f"{self._name} died (exit code {self._process.exitcode})"
+            raise EnvError(message) from None
+        return Answer(terminated, truncated, reward, n_frames, games)
+
+    def hang_up(self) -> None:
+        """Tell the process to end, without waiting for it."""
+        self._socket.close()
+
+    def end(self) -> None:
+        """Wait a moment for the process to end, then make it."""
+        atexit.unregister(self.end)
+        self.hang_up()
+        self._process.join(CLOSING_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _send(self, slot: int, action: int) -> None:
+        # That the process is dead is for `receive` to say, which can read its last words as well.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(REQUEST.pack(slot, action))
+
+
+def _context() -> Any:
+    """Return the way to start processes: a fork server that holds `a3c.env`, or else spawn."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["a3c.env"])
+    with _ignored_signals(), _server_environment():
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+@contextlib.contextmanager
+def _ignored_signals() -> Iterator[None]:
+    """Ignore the signals that stop a run, for what is started meanwhile inherits that.
+
+    Ctrl-C goes to every process of the terminal, but only the main process is to act on it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread may; _serve ignores them too, if a moment later.
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: not set by Python, so not ours to put back.
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _server_environment() -> Iterator[None]:
+    """Let a fork server that starts meanwhile find this package, and keep it single-threaded.
+
+    It looks for the modules it is to load in the working directory only, which need not be ours;
+    and what forks should have one thread, while OpenBLAS starts its own when loaded.
+    """
+    root = str(pathlib.Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    wanted = {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(
+    worker: socket.socket,
+    make: Callable[[], gymnasium.Env],
+    memory: SharedObservations,
+    index: int,
+) -> None:
+    """Be one environment process until the worker hangs up."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_when_hung_up, args=(worker,), daemon=True).start()
+    cv2.setNumThreads(0)
+    try:
+        env = make()
+        monitor = _find_monitor(env)
+        slots, final = memory.views()
+        _send_answer(worker, Answer(False, False, 0.0, 0, []))
+        while True:
+            slot, action = REQUEST.unpack(_receive_exactly(worker, REQUEST.size))
+            if action == RESET:
+                slots[slot, index], _ = env.reset()
+                _send_answer(worker, Answer(False, False, 0.0, monitor.n_frames, []))
+                continue
+            observation, reward, terminated, truncated, _ = env.step(action)
+            if truncated:
+                final[index] = observation
+            if terminated or truncated:
+                observation, _ = env.reset()
+            slots[slot, index] = observation
+            games = monitor.take_finished()
+            answer = Answer(terminated, truncated, float(reward), monitor.n_frames, games)
+            _send_answer(worker, answer)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except Exception:
+        text = traceback.format_exc().encode()
+        with contextlib.suppress(OSError):
+            worker.sendall(ANSWER.pack(True, False, False, 0.0, 0, len(text)) + text)
+
+
+def _end_when_hung_up(worker: socket.socket) -> None:
+    """End this process when the worker is gone, even if the environment hangs just then."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(worker, 0)  # Of no event but a hang-up, which is always told.
+        poll.poll()
+        os._exit(0)
+
+
+def _send_answer(worker: socket.socket, answer: Answer) -> None:
+    terminated, truncated, reward, n_frames, games = answer
+    head = ANSWER.pack(False, terminated, truncated, reward, n_frames, len(games))
+    worker.sendall(head + b"".join(GAME.pack(*game) for game in games))
+
+
+def _find_monitor(env: Any) -> Monitor:
+    while not isinstance(env, Monitor):
+        env = env.env
+    return env
+
+
+def _receive_exactly(connection: socket.socket, n_bytes: int) -> bytes:
+    """Receive `n_bytes`; EOFError if the other side hangs up before."""
+    data = b""
+    while len(data) < n_bytes:
+        more = connection.recv(n_bytes - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data

@@ -1,0 +1,107 @@
+"""Where a run's figures go: TensorBoard, `progress.csv`, `log.txt` and the console.
+
+`progress.csv` and TensorBoard hold the same figures under the same names; the horizontal axis is
+agent steps.
+"""
+
+import csv
+import math
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+FIGURES = (
+    "misc/steps",
+    "misc/frames",  # emulator frames stepped, resets included
+    "misc/updates",
+    "misc/steps_per_second",
+    "misc/lr",
+    "misc/policy_lag_mean",  # updates of others between a worker's copy and its own
+    "misc/policy_lag_max",
+    "rl/episode_reward_mean_100",  # whole games as Monitor sees them, here and in the next two
+    "rl/episode_length_mean_100",
+    "rl/episodes",
+    "rl/policy_entropy",  # from here on means over the interval's measured updates
+    "rl/advantage_mean",
+    "rl/episode_value_mean",  # of worker 0's latest finished training episode
+    "rl/explained_variance",
+    "loss/loss_policy",
+    "loss/loss_value",
+    "loss/loss_combined",
+    "loss/grads_norm_policy",
+    "loss/grads_norm_value",
+    "loss/grads_norm_combined",
+    "loss/grads_norm_combined_clipped",
+)
+
+
+class RunLog:
+    """The open logs of one run. Only the main thread writes them."""
+
+    def __init__(self, folder: pathlib.Path, n_steps_done: int, n_steps_in_all: int) -> None:
+        self._writer = tf.summary.create_file_writer(str(folder))
+        self._progress_file = (folder / "progress.csv").open("a", newline="", encoding="utf-8")
+        self._progress = csv.writer(self._progress_file)
+        self._progress.writerow(FIGURES)
+        self._progress_file.flush()
+        self._log_file = (folder / "log.txt").open("a", encoding="utf-8")
+        self._console: TextIO = sys.stdout
+        self._bar = tqdm(
+            total=n_steps_in_all,
+            initial=n_steps_done,
+            unit=" steps",
+            unit_scale=True,
+            smoothing=0.05,
+            file=self._console,
+            disable=not self._console.isatty(),
+            dynamic_ncols=True,
+        )
+
+    def say(self, line: str, *, error: bool = False) -> None:
+        """One line to the console, above the bar, and to log.txt; errors to stderr."""
+        with tqdm.external_write_mode(file=self._console):
+            print(line, file=sys.stderr if error else self._console, flush=True)
+        print(line, file=self._log_file, flush=True)
+
+    def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
+        if not self._bar.disable:
+            self._bar.set_postfix_str(f"{n_games} games, last 100: {mean_100:.1f}", refresh=False)
+            self._bar.update(n_steps - self._bar.n)
+
+    def game(self, n_steps: int, score: float, length: int) -> None:
+        with self._writer.as_default(step=n_steps):
+            tf.summary.scalar("rl/episode_reward_sum", score)
+            tf.summary.scalar("rl/episode_length_steps", length)
+
+    def figures(self, figures: Mapping[str, float]) -> None:
+        """One row. What is not known (no game has ended yet, say) is NaN in the CSV only."""
+        self._progress.writerow([figures[name] for name in FIGURES])
+        self._progress_file.flush()
+        with self._writer.as_default(step=int(figures["misc/steps"])):
+            for name in FIGURES:
+                if not math.isnan(figures[name]):
+                    tf.summary.scalar(name, figures[name])
+        self._writer.flush()
+        if self._bar.disable:
+            self.say(
+                f"{figures['misc/steps']:,.0f} steps  "
+                f"{figures['misc/steps_per_second']:.0f} steps/s  "
+                f"{figures['rl/episodes']:.0f} games  "
+                f"last 100: {figures['rl/episode_reward_mean_100']:.2f}"
+            )
+
+    def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
+        with self._writer.as_default(step=n_steps):
+            for name, array in arrays.items():
+                tf.summary.histogram(name, array)
+
+    def close(self) -> None:
+        self._bar.close()
+        self._writer.close()
+        self._progress_file.close()
+        self._log_file.close()

@@ -1,0 +1,72 @@
+"""n-step returns and A3C's losses: pure functions of tensors.
+
+Time is the first axis and environments the second, wherever both appear: (T, K).
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+LOSS_REDUCTIONS = ("mean", "sum")
+
+
+def n_step_returns(
+    rewards: tf.Tensor, continues: tf.Tensor, bootstrap_values: tf.Tensor, discount: float
+) -> tf.Tensor:
+    """R_t = r_t + γ · continues_t · R_{t+1}, backwards from R_T = V(s_T): (T, K), (T, K), (K,) →
+    (T, K).
+
+    With γ = 0.5 and an episode that ends at its second step, one environment:
+
+        t           0      1     2     T=3
+        reward      1      2     3
+        continues   1      0     1
+        return      1+½·2  2     3+½·8  8 = V(s_T)
+                    = 2    = 2   = 7
+
+    This is the backward loop of the paper's Algorithm S3, run on through ends of episodes.
+    """
+    following = bootstrap_values
+    returns = []
+    for t in reversed(range(rewards.shape[0])):
+        following = rewards[t] + discount * continues[t] * following
+        returns.append(following)
+    return tf.stack(returns[::-1])
+
+
+class Losses(NamedTuple):
+    """The scalars that are minimised, and what they were made of."""
+
+    policy: tf.Tensor  # −log π(a|s)·(R − V) − β·H, reduced
+    value: tf.Tensor  # c_v · ½ (R − V)², reduced
+    combined: tf.Tensor  # their sum: what the gradient is taken of
+    entropy: tf.Tensor  # mean entropy of the policy, in nats
+    advantages: tf.Tensor  # R − V, (T, K)
+
+
+def a3c_losses(
+    logits: tf.Tensor,
+    values: tf.Tensor,
+    actions: tf.Tensor,
+    returns: tf.Tensor,
+    *,
+    entropy_bonus: float,
+    value_loss_coef: float,
+    loss_reduction: str,
+) -> Losses:
+    """Losses of one rollout: logits (T, K, n_actions); values, actions and returns (T, K).
+
+    Paper §4, and §8 for the entropy bonus β. The paper's pseudo-code writes the value loss as (R −
+    V)² and leaves its weight open; OCD A3C and PFRL take c_v·½(R − V)² with c_v = 0.5, as here.
+    """
+    reduce = {"mean": tf.reduce_mean, "sum": tf.reduce_sum}[loss_reduction]
+    # The returns are what was observed, whoever made the bootstrap: no gradient flows into them.
+    returns = tf.stop_gradient(returns)
+    advantages = returns - values
+    # log_softmax stays finite for any finite logits; 0 · log 0 comes out as 0, as entropy wants it.
+    log_probabilities = tf.nn.log_softmax(logits)
+    entropies = -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=-1)
+    neg_log_taken = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=actions, logits=logits)
+    policy = reduce(neg_log_taken * tf.stop_gradient(advantages) - entropy_bonus * entropies)
+    value = reduce(value_loss_coef * 0.5 * tf.square(advantages))
+    return Losses(policy, value, policy + value, tf.reduce_mean(entropies), advantages)

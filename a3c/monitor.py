@@ -1,0 +1,110 @@
+"""The true score and length of every game, taken below every other layer.
+
+Upper layers skip frames, end episodes at lost lives and clip rewards; users want the score of the
+whole game. So Monitor sits on the emulator and sums every raw reward from a real reset to the
+game's real end, no-ops of a random start included. Only the length comes from above: it counts the
+agent's decisions, which the frame skip reports one by one (there, four frames are one decision).
+
+A game is one row of a CSV file that Stable-Baselines3's `load_results` reads as well:
+
+    #{"t_start": 1700000000.0, "env_id": "PongNoFrameskip-v4"}
+    r,l,t
+    -21.0,757,12.3
+
+`r` score, `l` length in decisions, `t` seconds from `t_start` to the game's end.
+"""
+
+import json
+import pathlib
+import time
+from typing import Any, NamedTuple, SupportsFloat, TextIO
+
+import gymnasium
+
+
+class Game(NamedTuple):
+    """One finished game; `seconds` are those from the run's start to the game's end."""
+
+    score: float
+    length: int
+    seconds: float
+
+
+class Monitor(gymnasium.Wrapper):
+    """Sums up games, writes a row for each, and counts the frames stepped.
+
+    With `counts_own_steps` each step is one decision of the agent (no frame skip above).
+    The file is opened at the first reset or step: merely building an environment leaves no trace.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        env_id: str = "",
+        path: str | pathlib.Path | None = None,
+        t_start: float = 0.0,
+        counts_own_steps: bool = False,
+    ) -> None:
+        super().__init__(env)
+        self.n_frames = 0
+        self._env_id = env_id
+        self._path = path
+        self._t_start = t_start
+        self._counts_own_steps = counts_own_steps
+        self._file: TextIO | None = None
+        self._score = 0.0
+        self._length = 0
+        self._finished: list[Game] = []
+
+    def count_decision(self) -> None:
+        """Take note of one decision of the agent; called before the decision is carried out."""
+        self._length += 1
+
+    def take_finished(self) -> list[Game]:
+        """Return the games that ended since the last call."""
+        games, self._finished = self._finished, []
+        return games
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start a new game; one that had not ended leaves no row."""
+        self._open()
+        self._score = 0.0
+        self._length = 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step one frame; the game's last one writes its row."""
+        if self._counts_own_steps:
+            self._length += 1
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.n_frames += 1
+        self._score += float(reward)
+        if terminated or truncated:
+            self._finish()
+        return observation, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Close the file and the environment."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        super().close()
+
+    def _finish(self) -> None:
+        game = Game(self._score, self._length, time.time() - self._t_start)
+        self._finished.append(game)
+        if self._file is not None:
+            self._file.write(f"{round(game.score, 6)},{game.length},{game.seconds:.6f}\n")
+            self._file.flush()
+
+    def _open(self) -> None:
+        if self._path is None or self._file is not None:
+            return
+        # Appending, so that an environment which replaces a broken one carries on in its file.
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (open for long)
+        if self._file.tell() == 0:
+            header = json.dumps({"t_start": self._t_start, "env_id": self._env_id})
+            self._file.write(f"#{header}\nr,l,t\n")
+            self._file.flush()

@@ -1,0 +1,240 @@
+"""The run folder and its provenance: arguments, command, git state, versions.
+
+A figure can be trusted when the folder it came from says what ran. So every run has a folder of
+its own, claimed so that no two runs ever share one, and everything that is needed to run it again
+is written into it before training starts:
+
+    args.json     every parameter, where it came from, and what was found out of the environment
+    command.txt   the command, to be pasted
+    git.txt       revision and uncommitted difference of the code
+    versions.txt  Python, packages, machine
+    monitor/      checkpoints/
+"""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from a3c.params import BadInput, Params, ParsedParams, from_json, to_json
+
+ARGS = "args.json"
+MONITOR = "monitor"
+CHECKPOINTS = "checkpoints"
+
+_CODE = pathlib.Path(__file__).resolve().parent.parent
+_GIT_SECONDS = 5.0
+# Untracked modules are copied into git.txt up to here; a virtual environment that nobody told
+# git to ignore should not fill it.
+_MAX_UNTRACKED_FILES = 50
+_MAX_UNTRACKED_BYTES = 100_000
+
+
+class RunArgs(NamedTuple):
+    """What args.json holds."""
+
+    params: Params
+    sources: dict[str, str]
+    environment: dict[str, Any]
+
+
+def create(
+    parsed: ParsedParams,
+    argv: Sequence[str],
+    environment: Mapping[str, Any] | None = None,
+    code: pathlib.Path = _CODE,
+) -> pathlib.Path:
+    """Make and fill the folder of a new run, and say where it is.
+
+    `argv` are train.py's arguments, `environment` whatever is worth keeping that only the
+    environment itself could tell. A folder that is taken, or cannot be written, is BadInput, and
+    nothing is left behind.
+    """
+    folder = _choose(parsed.params, _short_revision(code))
+    texts = {
+        ARGS: json.dumps(
+            to_json(parsed) | {"environment": dict(environment or {})},
+            indent=2,
+            allow_nan=False,
+        ),
+        "command.txt": shlex.join(["python3", "train.py", *argv]),
+        "git.txt": _git_state(code),
+        "versions.txt": _versions(),
+    }
+    made: list[pathlib.Path] = []
+    try:
+        _make_folder(folder, made)
+        for name, text in texts.items():
+            # Exclusive creation, args.json first: of two runs that found the same folder empty,
+            # one gets it.
+            with open(folder / name, "x", encoding="utf-8", errors="surrogateescape") as file:
+                made.append(folder / name)
+                file.write(text + "\n")
+        for name in (MONITOR, CHECKPOINTS):
+            (folder / name).mkdir()
+            made.append(folder / name)
+    except BaseException as error:
+        _unmake(made)
+        if isinstance(error, FileExistsError):
+            raise BadInput(f"{folder} has just been taken by another run") from None
+        if isinstance(error, OSError):
+            raise BadInput(f"cannot make the run folder {folder}: {error.strerror}") from None
+        raise
+    return folder
+
+
+def read_args(folder: str | os.PathLike[str]) -> RunArgs:
+    """Read a run folder's args.json; BadInput where there is none or it is damaged."""
+    path = pathlib.Path(folder) / ARGS
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is damaged: {error}") from None
+    environment = content.pop("environment", None) if isinstance(content, dict) else None
+    if not isinstance(environment, dict):
+        raise BadInput(f"{path} is damaged: it lacks what the environment is")
+    try:
+        return RunArgs(*from_json(content), environment)
+    except BadInput as error:
+        raise BadInput(f"{path} is damaged: {error}") from None
+
+
+def _choose(params: Params, revision: str) -> pathlib.Path:
+    """The folder that the flags ask for, free as far as can be seen before claiming it."""
+    if params.log_dir is not None or params.run_name is not None:
+        folder = pathlib.Path(params.log_dir or f"runs/{params.run_name}_{revision}")
+        if why := _taken(folder):
+            raise BadInput(why)
+        return folder
+    env = re.sub(r"[^A-Za-z0-9_.-]+", "-", params.env_id).strip(".-")[:100] or "env"
+    stem = f"runs/{env}_{time.strftime('%Y%m%d-%H%M%S')}_{revision}"
+    folder, number = pathlib.Path(stem), 1
+    while why := _taken(folder):
+        if not os.path.lexists(folder):
+            raise BadInput(why)
+        # Two runs of one second: a name that the user did not choose is ours to change.
+        number += 1
+        folder = pathlib.Path(f"{stem}_{number}")
+    return folder
+
+
+def _taken(folder: pathlib.Path) -> str | None:
+    """Why the folder cannot be a new run's, if so."""
+    try:
+        for outer in pathlib.Path(os.path.realpath(folder)).parents:
+            if (outer / ARGS).exists() and (outer / "command.txt").exists():
+                return f"{folder} is inside {outer}, which holds another run"
+        if not os.path.lexists(folder):
+            return None
+        if not folder.is_dir():
+            return f"{folder} is in the way of the run folder: it is no folder"
+        if (folder / ARGS).exists():
+            return f"{folder} holds another run"
+        if held := next(folder.iterdir(), None):
+            return f"{folder} is not empty (it holds {held.name}); a run needs a folder of its own"
+    except OSError as error:
+        return f"cannot make the run folder {folder}: {error.strerror}"
+    return None
+
+
+def _make_folder(folder: pathlib.Path, made: list[pathlib.Path]) -> None:
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another run makes the same parents
+            path.mkdir()
+            made.append(path)
+
+
+def _unmake(made: list[pathlib.Path]) -> None:
+    for path in reversed(made):
+        with contextlib.suppress(OSError):  # a parent that another run now uses
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _git(code: pathlib.Path, *args: str) -> str | None:
+    """The output of a git command in the folder of the code; None where it fails or hangs."""
+    # A caller that is itself a git hook has variables that point at another repository.
+    pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
+    env = {name: value for name, value in os.environ.items() if name not in pointers}
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(code), *args]
+    try:
+        done = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # Bytes that are no UTF-8 come out of the file as they went in.
+    return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else None
+
+
+def _short_revision(code: pathlib.Path) -> str:
+    return (_git(code, "rev-parse", "--short", "--verify", "HEAD") or "nogit").strip()
+
+
+def _git_state(code: pathlib.Path) -> str:
+    """Revision and everything that differs from it, untracked modules included."""
+    top = _git(code, "rev-parse", "--show-toplevel")
+    if top is None:
+        return "no repository"
+    root = pathlib.Path(top.rstrip("\n"))
+    revision = _git(code, "rev-parse", "--verify", "HEAD")
+    lines = [f"revision: {revision.strip() if revision else 'no commit yet'}", f"root: {root}"]
+    diff = _git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
+    if diff is None:
+        lines.append("uncommitted difference: git could not tell")
+    else:
+        lines += ["uncommitted difference:", diff] if diff else ["uncommitted difference: none"]
+    listed = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    if listed is None:
+        return "\n".join([*lines, "untracked files: git could not tell"])
+    names = sorted(name for name in listed.split("\0") if name)
+    lines += ["untracked files:" if names else "untracked files: none"]
+    lines += [f"    {name!r}" for name in names]
+    modules = [root / name for name in names if name.endswith(".py")]
+    for module in modules[:_MAX_UNTRACKED_FILES]:
+        with contextlib.suppress(OSError):
+            if module.is_file() and module.stat().st_size <= _MAX_UNTRACKED_BYTES:
+                text = module.read_bytes().decode("utf-8", "surrogateescape")
+                lines += [f"untracked {str(module.relative_to(root))!r}:", text]
+    return "\n".join(lines)
+
+
+def _versions() -> str:
+    lines = [
+        f"python: {platform.python_version()} ({platform.python_implementation()})",
+        f"platform: {platform.platform()}",
+        f"cpu: {_cpu_model()}",
+        f"cores: {os.cpu_count()}, usable: {_usable_cores()}",
+        "packages:",
+    ]
+    # All that is installed, not only what Pipfile names: a number can hang on what those need.
+    packages = {
+        f"    {dist.name}=={dist.version}"
+        for dist in importlib.metadata.distributions()
+        if dist.name
+    }
+    return "\n".join(lines + sorted(packages, key=str.lower))
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        text = pathlib.Path("/proc/cpuinfo").read_text(errors="replace")
+        if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+            return found.group(1)
+    return platform.processor() or platform.machine()
+
+
+def _usable_cores() -> int | None:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()

@@ -1,0 +1,163 @@
+"""All that more than one thread writes: weights, RMSProp's statistics, counters, the gate.
+
+What is locked, and why:
+
+- **Each variable's update is atomic, and none is lost.** `use_locking=True` makes the kernel hold
+  the variable's own mutex from reading m and θ to writing them. The paper's Hogwild updates take no
+  locks (§4); on a CPU with caches the lock costs next to nothing, and "were updates lost?" has an
+  answer.
+- **Across variables nothing is locked.** While one worker updates layer 3, another may copy layers
+  1 to 5 and get the new layer 1 and the old layer 5. That is the asynchrony A3C is made of, and
+  training tolerates it.
+- **The counters have one lock**, so steps and updates are exact.
+- **The gate** is a door that all updates pass and that the main thread can shut: while it is shut,
+  no update and no count is under way, so what is copied then is of one moment.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from a3c import optimizer
+
+
+class Gate:
+    """Many may pass at once; `shut()` waits until nobody is inside and keeps everybody out."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._n_inside = 0
+        self._is_shut = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_shut)
+            self._n_inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._n_inside -= 1
+            if self._is_shut:
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def shut(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_shut)
+            self._is_shut = True
+            self._changed.wait_for(lambda: self._n_inside == 0)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_shut = False
+                self._changed.notify_all()
+
+
+class Counts(NamedTuple):
+    """How far a run is. Steps are agent steps that an update has learned from."""
+
+    steps: int = 0
+    updates: int = 0
+    games: int = 0
+    frames: int = 0
+
+
+class Counters:
+    """Exact counts of what all workers did together.
+
+    `reserve` hands out the steps before they are taken, so that a run of n steps ends with the
+    first rollout that reaches n, however many workers there are; `add_update` counts them once they
+    are learned from.
+    """
+
+    def __init__(self, n_steps_in_all: int, counts: Counts = Counts()) -> None:  # noqa: B008 (immutable)
+        self._lock = threading.Lock()
+        self._n_steps_in_all = n_steps_in_all
+        self._n_reserved = counts.steps
+        self._counts = counts
+        self._lag_sum = self._lag_max = self._n_lags = 0
+
+    def reserve(self, n_steps: int) -> bool:
+        """True, and the steps are the caller's, unless the run has all the steps that it wants."""
+        with self._lock:
+            if self._n_reserved >= self._n_steps_in_all:
+                return False
+            self._n_reserved += n_steps
+            return True
+
+    def add_update(self, n_steps: int, n_frames: int, n_updates_at_copy: int) -> Counts:
+        """Count one update, made under weights copied when n_updates_at_copy had been counted."""
+        with self._lock:
+            lag = self._counts.updates - n_updates_at_copy
+            self._lag_sum += lag
+            self._lag_max = max(self._lag_max, lag)
+            self._n_lags += 1
+            self._counts = self._counts._replace(
+                steps=self._counts.steps + n_steps,
+                updates=self._counts.updates + 1,
+                frames=self._counts.frames + n_frames,
+            )
+            return self._counts
+
+    def add_game(self) -> Counts:
+        with self._lock:
+            self._counts = self._counts._replace(games=self._counts.games + 1)
+            return self._counts
+
+    def read(self) -> Counts:
+        with self._lock:
+            return self._counts
+
+    def take_policy_lag(self) -> tuple[float, float]:
+        """Mean and maximum policy lag of the updates since the last call; NaN without any."""
+        with self._lock:
+            n, total, largest = self._n_lags, self._lag_sum, self._lag_max
+            self._lag_sum = self._lag_max = self._n_lags = 0
+        return (total / n, float(largest)) if n else (float("nan"), float("nan"))
+
+
+class SharedState:
+    """The global network, RMSProp's shared statistics, the counters and the gate."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, np.ndarray],
+        *,
+        rmsprop_initial: float,
+        rmsprop_decay: float,
+        rmsprop_epsilon: float,
+        max_grad_norm: float,
+        counters: Counters,
+    ) -> None:
+        self.weights = {name: tf.Variable(value, name=name) for name, value in weights.items()}
+        self.mean_squares = {
+            name: tf.Variable(tf.fill(value.shape, np.float32(rmsprop_initial)), name=f"{name}_ms")
+            for name, value in weights.items()
+        }
+        self._momenta = {
+            name: tf.Variable(tf.zeros(value.shape)) for name, value in weights.items()
+        }
+        self._decay, self._epsilon = rmsprop_decay, rmsprop_epsilon
+        self.max_grad_norm = max_grad_norm
+        self.counters = counters
+        self.gate = Gate()
+
+    def apply(self, gradients: Mapping[str, tf.Tensor], learning_rate: tf.Tensor) -> tf.Tensor:
+        """Clip, then one RMSProp step of each variable; returns the norm before. For tracing."""
+        clipped, norm = optimizer.clip_by_global_norm(list(gradients.values()), self.max_grad_norm)
+        for name, gradient in zip(gradients, clipped, strict=True):
+            optimizer.rmsprop_step(
+                self.weights[name],
+                self.mean_squares[name],
+                self._momenta[name],
+                gradient,
+                learning_rate=learning_rate,
+                decay=self._decay,
+                epsilon=self._epsilon,
+            )
+        return norm

@@ -1,0 +1,34 @@
+"""How a run is told to stop from outside: Ctrl-C, SIGTERM, SIGHUP.
+
+The first signal asks: the update under way is finished, everything is saved, and the exit status is
+128 + the signal's number. A second Ctrl-C does not ask. Imports nothing heavy, so that it stands
+before TensorFlow is loaded.
+"""
+
+import os
+import signal
+import threading
+from types import FrameType
+
+
+class StopSignals:
+    """Installed for the rest of the process's life; everybody who works watches `event`."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()  # set by a signal, by a failure, and at the end
+        self.received: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # What was ignored when we started stays ignored: nohup means it.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.received is not None:
+            # Environment processes end by themselves when this one is gone.
+            os._exit(128 + number)
+        self.received = self.received or number
+        self.event.set()
+
+    @property
+    def exit_status(self) -> int:
+        return 0 if self.received is None else 128 + self.received

@@ -1,0 +1,271 @@
+"""Build everything, start the worker threads, watch them, stop them.
+
+The main thread never touches a gradient. It takes the workers' reports off a queue, and in between
+writes a row of figures every wake interval and a checkpoint every checkpoint interval.
+"""
+
+import collections
+import dataclasses
+import math
+import pathlib
+import queue
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from a3c import checkpoint, logs, network, optimizer, seeding
+from a3c.checkpoint import Checkpointer, Info, Subject
+from a3c.env import EnvProcesses
+from a3c.params import Params
+from a3c.shared import Counters, Counts, SharedState
+from a3c.stopping import StopSignals
+from a3c.worker import Failure, Game, Hyperparameters, LocalNetwork, Measurement, Report, Worker
+
+GAMES_IN_MEAN = 100
+BAR_INTERVAL_SECONDS = 0.5
+
+
+def train(
+    params: Params,
+    subject: Subject,
+    envs: Sequence[EnvProcesses],
+    folder: pathlib.Path,
+    signals: StopSignals,
+    restore_from: Info | None = None,
+) -> int:
+    """Train until the run has its steps or is stopped; returns the exit status."""
+    _configure_tensorflow()
+    counts = Counts(**restore_from.counters) if restore_from else Counts()
+    log = logs.RunLog(folder, counts.steps, params.n_steps)
+    try:
+        shared = _build_shared(params, subject, Counters(params.n_steps, counts))
+        if restore_from:
+            _restore(restore_from, shared, params, log)
+        reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        workers = _build_workers(params, subject, envs, shared, signals, reports, log)
+        for processes in envs:
+            processes.wait_until_ready()
+        checkpointer = Checkpointer(
+            folder / "checkpoints", shared, subject, dataclasses.asdict(params), params.keep_ckpts
+        )
+        return _Watch(params, shared, checkpointer, log, signals, reports).run(workers)
+    finally:
+        log.close()
+
+
+def _configure_tensorflow() -> None:
+    """Every operation runs in the thread that called for it: the workers are the parallelism.
+
+    With pools of TensorFlow's own, each call hops from the worker to a pool's thread and back, and
+    16 workers' calls queue for a pool as small as the machine.
+    """
+    tf.config.threading.set_inter_op_parallelism_threads(-1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+
+
+def _build_shared(params: Params, subject: Subject, counters: Counters) -> SharedState:
+    shapes = network.weight_shapes(subject.network, subject.observation_shape, subject.n_actions)
+    generator = seeding.generator(params.seed, seeding.Purpose.WEIGHTS)
+    return SharedState(
+        network.initial_weights(shapes, params.initial_weights, generator),
+        rmsprop_initial=params.rmsprop_initial,
+        rmsprop_decay=params.rmsprop_decay,
+        rmsprop_epsilon=params.rmsprop_epsilon,
+        max_grad_norm=params.max_grad_norm,
+        counters=counters,
+    )
+
+
+def _restore(info: Info, shared: SharedState, params: Params, log: logs.RunLog) -> None:
+    checkpoint.restore(info, shared)
+    log.say(f"restored {info.prefix} at {info.counters['steps']:,} steps")
+    if not info.has_statistics:
+        log.say("it holds weights only: RMSProp's statistics start anew")
+    for name, value in dataclasses.asdict(params).items():
+        if name in info.params and info.params[name] != value:
+            log.say(f"  {name}: {info.params[name]!r} there, {value!r} here")
+
+
+def _build_workers(
+    params: Params,
+    subject: Subject,
+    envs: Sequence[EnvProcesses],
+    shared: SharedState,
+    signals: StopSignals,
+    reports: "queue.SimpleQueue[Report]",
+    log: logs.RunLog,
+) -> list[Worker]:
+    hyperparameters = Hyperparameters(
+        subject.network,
+        *(getattr(params, name) for name in Hyperparameters._fields[1:]),
+    )
+    workers = []
+    start = time.monotonic()
+    for number, processes in enumerate(envs):
+        if signals.event.is_set():
+            break
+        local = LocalNetwork(
+            shared,
+            hyperparameters,
+            tf.TensorSpec(processes.observations.shape, processes.observations.dtype),
+            compile_act=not params.no_xla,
+            debug=params.debug,
+            detailed=params.detailed_logs,
+        )
+        local.trace(measures=number == 0)
+        generator = seeding.generator(params.seed, seeding.Purpose.ACTIONS, worker=number)
+        workers.append(
+            Worker(
+                number,
+                shared,
+                local,
+                processes,
+                hyperparameters,
+                generator,
+                signals.event,
+                reports.put,
+            )
+        )
+    log.say(f"{len(workers)} workers traced in {time.monotonic() - start:.1f} s")
+    return workers
+
+
+class _Watch:
+    """The main thread's watch over a running training: reports in, figures and checkpoints out."""
+
+    def __init__(
+        self,
+        params: Params,
+        shared: SharedState,
+        checkpointer: Checkpointer,
+        log: logs.RunLog,
+        signals: StopSignals,
+        reports: "queue.SimpleQueue[Report]",
+    ) -> None:
+        self._params, self._shared, self._checkpointer = params, shared, checkpointer
+        self._log, self._signals, self._reports = log, signals, reports
+        self._last_games: collections.deque[Game] = collections.deque(maxlen=GAMES_IN_MEAN)
+        self._measured: dict[str, list[float]] = collections.defaultdict(list)
+        self._last_measurement: Measurement | None = None
+        self._failure: Failure | None = None
+        self._row_counts, self._row_time = shared.counters.read(), time.monotonic()
+
+    def run(self, workers: Sequence[Worker]) -> int:
+        """Start the workers, watch them to their end, save; returns the exit status."""
+        self._log.say(f"checkpoint before the first update: {self._checkpointer.save()}")
+        threads = [
+            threading.Thread(target=worker.run, name=f"worker-{worker.number}")
+            for worker in workers
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._watch(threads)
+        finally:
+            self._signals.event.set()
+            for thread in threads:
+                thread.join()
+        self._take_reports(timeout=0)
+        self._write_row()
+        self._log.say(f"saved {self._checkpointer.save()}")
+        return self._conclude()
+
+    def _watch(self, threads: Sequence[threading.Thread]) -> None:
+        next_row = time.monotonic() + self._params.manager_wake_interval_seconds
+        next_checkpoint = time.monotonic() + self._params.ckpt_interval_seconds
+        while any(thread.is_alive() for thread in threads):
+            self._take_reports(timeout=BAR_INTERVAL_SECONDS)
+            counts = self._shared.counters.read()
+            self._log.move_bar(counts.steps, counts.games, self._mean_of_last("score"))
+            now = time.monotonic()
+            if now >= next_row:
+                self._write_row()
+                next_row = now + self._params.manager_wake_interval_seconds
+            if now >= next_checkpoint:
+                self._checkpointer.save()
+                next_checkpoint = time.monotonic() + self._params.ckpt_interval_seconds
+
+    def _take_reports(self, timeout: float) -> None:
+        """Handle what is on the queue; wait for the first report no longer than the timeout."""
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                report = self._reports.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return
+            match report:
+                case Game():
+                    self._last_games.append(report)
+                    self._log.game(report.n_steps, report.score, report.length)
+                case Measurement():
+                    self._last_measurement = report
+                    for name, value in report.scalars.items():
+                        self._measured[name].append(value)
+                case Failure():
+                    self._failure = self._failure or report
+
+    def _mean_of_last(self, field: str) -> float:
+        games = [getattr(game, field) for game in self._last_games]
+        return float(np.mean(games)) if games else math.nan
+
+    def _write_row(self) -> None:
+        counts, now = self._shared.counters.read(), time.monotonic()
+        lag_mean, lag_max = self._shared.counters.take_policy_lag()
+        # One episode's mean value is a figure of the moment; the others are averaged over the
+        # interval.
+        *_, episode_value_mean = self._measured.pop("rl/episode_value_mean", [math.nan])
+        means = {name: _mean_of_finite(values) for name, values in self._measured.items()}
+        self._measured.clear()
+        figures = dict.fromkeys(logs.FIGURES, math.nan) | means
+        figures |= {
+            "misc/steps": counts.steps,
+            "misc/frames": counts.frames,
+            "misc/updates": counts.updates,
+            "misc/steps_per_second": (counts.steps - self._row_counts.steps)
+            / (now - self._row_time),
+            "misc/lr": optimizer.learning_rate(
+                self._params.initial_lr, counts.steps, self._params.lr_decay_to_zero_by_n_steps
+            ),
+            "misc/policy_lag_mean": lag_mean,
+            "misc/policy_lag_max": lag_max,
+            "rl/episode_reward_mean_100": self._mean_of_last("score"),
+            "rl/episode_length_mean_100": self._mean_of_last("length"),
+            "rl/episodes": counts.games,
+            "rl/episode_value_mean": episode_value_mean,
+        }
+        self._row_counts, self._row_time = counts, now
+        self._log.figures(figures)
+        if self._params.detailed_logs and self._last_measurement:
+            self._log.histograms(counts.steps, self._arrays(self._last_measurement))
+
+    def _arrays(self, measurement: Measurement) -> dict[str, np.ndarray]:
+        shared = self._shared
+        return {
+            **{f"weights/{name}": v.numpy() for name, v in shared.weights.items()},
+            **{f"rmsprop/{name}": v.numpy() for name, v in shared.mean_squares.items()},
+            **{f"gradients/{name}": array for name, array in measurement.gradients.items()},
+            **{f"activations/{name}": array for name, array in measurement.activations.items()},
+        }
+
+    def _conclude(self) -> int:
+        if self._failure is not None:
+            self._log.say(
+                f"worker {self._failure.worker} failed:\n{self._failure.traceback}".rstrip(),
+                error=True,
+            )
+            return 1
+        counts = self._shared.counters.read()
+        ending = "stopped" if self._signals.received else "finished"
+        self._log.say(
+            f"{ending} at {counts.steps:,} steps, {counts.updates:,} updates,"
+            f" {counts.games:,} games"
+        )
+        return self._signals.exit_status
+
+
+def _mean_of_finite(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return float(np.mean(finite)) if finite else math.nan

@@ -1,0 +1,371 @@
+"""One worker: copy the weights, collect a rollout, compute gradients, apply them; again and again.
+
+A rollout of T = steps_per_update steps of the worker's K environments takes T + 1 calls into traced
+functions:
+
+    act    logits and values of K observations, T times
+    learn  values of all (T + 1)·K observations, returns, losses, gradients, clipping, RMSProp on
+           the shared weights, and the copy of those back to the local ones, once
+
+Two rare calls come on top: `act` on the true last observations where an episode was cut off by a
+time limit, for the value that the limit hides; and `measure`, which reads and never writes, for
+every 100th rollout of worker 0.
+
+Rollouts run on through ends of episodes; the paper's pseudo-code (Algorithm S3) ends a rollout
+there. With K > 1 all rollouts must have one length, and a batch of always the same shape is traced
+once.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from a3c import debug_dump, losses, network, optimizer
+from a3c.shared import SharedState
+
+MEASURE_EVERY_N_UPDATES = 100
+
+
+class Hyperparameters(NamedTuple):
+    """What an update depends on, beside the shared statistics' own constants."""
+
+    network: str
+    steps_per_update: int
+    discount: float
+    entropy_bonus: float
+    value_loss_coef: float
+    loss_reduction: str
+    initial_lr: float
+    lr_decay_to_zero_by_n_steps: int | None
+
+
+class Rollout(NamedTuple):
+    """T steps of K environments. Step t saw observations[t], did actions[t], and got the rest."""
+
+    observations: np.ndarray  # (T + 1, K, ...); the last one bootstraps the returns
+    actions: np.ndarray  # (T, K) int32
+    rewards: (
+        np.ndarray
+    )  # (T, K) float32; where a time limit cut the episode off, with γ·V(last observation) added
+    continues: np.ndarray  # (T, K) float32; 0 where the episode ended, for any reason
+
+
+class Game(NamedTuple):
+    """A game that ended; score, length and seconds as Monitor counted them."""
+
+    n_steps: int  # agent steps of the whole run, when it ended
+    score: float
+    length: int
+
+
+class Measurement(NamedTuple):
+    """Figures of one update of worker 0, by their names in the logs."""
+
+    scalars: dict[str, float]
+    gradients: dict[str, np.ndarray]  # per weight, and
+    activations: dict[str, np.ndarray]  # per hidden layer; both empty without --detailed_logs
+
+
+class Failure(NamedTuple):
+    """A worker's last words."""
+
+    worker: int
+    error: BaseException
+    traceback: str
+
+
+Report = Game | Measurement | Failure
+
+
+class GameResult(Protocol):
+    """A game that ended, as Monitor counted it."""
+
+    @property
+    def score(self) -> float: ...
+    @property
+    def length(self) -> int: ...
+
+
+class StepResult(Protocol):
+    """What a step of K environments gives back."""
+
+    @property
+    def rewards(self) -> np.ndarray: ...
+    @property
+    def terminated(self) -> np.ndarray: ...
+    @property
+    def truncated(self) -> np.ndarray: ...
+    @property
+    def games(self) -> Sequence[GameResult]: ...
+
+
+class Environments(Protocol):
+    """The K environments of one worker, as it sees them; `env.EnvProcesses` is the real one."""
+
+    observations: np.ndarray  # (T + 1, K, ...)
+    final_observations: np.ndarray  # (K, ...)
+    n_frames: int
+
+    def reset(self, slot: int) -> None: ...
+    def step(self, actions: np.ndarray, slot: int) -> StepResult: ...
+
+
+class LocalNetwork:
+    """A worker's own weights, and the traced functions over them; made before any thread starts."""
+
+    def __init__(
+        self,
+        shared: SharedState,
+        hyperparameters: Hyperparameters,
+        observations: tf.TensorSpec,
+        *,
+        compile_act: bool = True,
+        debug: bool = False,
+        detailed: bool = False,
+    ) -> None:
+        """`observations` is the spec of one rollout's: (T + 1, K, ...)."""
+        self.weights = {name: tf.Variable(value) for name, value in shared.weights.items()}
+        self._shared = shared
+        self._hyperparameters = hyperparameters
+        self._debug = debug
+        self._detailed = detailed
+        self._n_updates = tf.Variable(0, dtype=tf.int64)  # for the debug log's lines
+        self.n_traces = 0
+
+        n_steps_and_one, n_envs = observations.shape[:2]
+        rollout = Rollout(
+            observations,
+            tf.TensorSpec((n_steps_and_one - 1, n_envs), tf.int32),
+            tf.TensorSpec((n_steps_and_one - 1, n_envs), tf.float32),
+            tf.TensorSpec((n_steps_and_one - 1, n_envs), tf.float32),
+        )
+        self._one_step = one_step = tf.TensorSpec(observations.shape[1:], observations.dtype)
+        # XLA makes the small forward pass of acting faster and the gradients slower, so only acting
+        # is compiled.
+        xla = {"jit_compile": True} if compile_act and not debug else {}
+        self.act = self._trace(self._act("act"), one_step, **xla)
+        self.evaluate_last = self._trace(self._act("last"), one_step) if debug else self.act
+        self.learn = self._trace(self._learn, rollout, tf.TensorSpec((), tf.float32))
+        self.measure = self._trace(self._measure, rollout)
+
+    def _trace(self, function: Callable, *signature: object, **options: bool) -> Any:
+        def counted(*arguments: object) -> object:
+            self.n_traces += 1
+            return function(*arguments)
+
+        return tf.function(counted, input_signature=signature, **options)
+
+    def trace(self, *, measures: bool) -> None:
+        """Trace everything that the worker will call, so that no thread ever traces."""
+        self.act(
+            tf.zeros(self._one_step.shape, self._one_step.dtype)
+        )  # XLA compiles at the first call
+        for function in (self.evaluate_last, self.learn, *([self.measure] if measures else [])):
+            function.get_concrete_function()
+
+    def _act(self, purpose: str) -> Callable:
+        def act(observations: tf.Tensor) -> tf.Tensor:
+            """(K, ...) → (K, n_actions + 1): the logits, and in the last column the value."""
+            if self._debug:
+                debug_dump.dump(self._n_updates, purpose, observations=observations)
+            predictions = network.forward(self._hyperparameters.network, self.weights, observations)
+            return tf.concat([predictions.logits, predictions.values[:, None]], axis=1)
+
+        return act
+
+    def _losses(
+        self, rollout: Rollout
+    ) -> tuple[losses.Losses, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+        """The rollout's losses; returns and values, both (T, K); activations."""
+        h = self._hyperparameters
+        n_steps, n_envs = rollout.rewards.shape
+        batch = tf.reshape(rollout.observations, (-1, *rollout.observations.shape[2:]))
+        predictions = network.forward(h.network, self.weights, batch)
+        logits = tf.reshape(predictions.logits, (n_steps + 1, n_envs, -1))[:-1]
+        values = tf.reshape(predictions.values, (n_steps + 1, n_envs))
+        returns = losses.n_step_returns(rollout.rewards, rollout.continues, values[-1], h.discount)
+        result = losses.a3c_losses(
+            logits,
+            values[:-1],
+            rollout.actions,
+            returns,
+            entropy_bonus=h.entropy_bonus,
+            value_loss_coef=h.value_loss_coef,
+            loss_reduction=h.loss_reduction,
+        )
+        return result, returns, values[:-1], predictions.activations
+
+    def _learn(self, rollout: Rollout, learning_rate: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            result, returns, values, _ = self._losses(rollout)
+        gradients = tape.gradient(result.combined, self.weights)
+        if self._debug:
+            self._dump(rollout, returns, values, result.advantages)
+        norm = self._shared.apply(gradients, learning_rate)
+        for name, variable in self.weights.items():
+            variable.assign(self._shared.weights[name])
+        return norm
+
+    def _dump(
+        self, rollout: Rollout, returns: tf.Tensor, values: tf.Tensor, advantages: tf.Tensor
+    ) -> None:
+        debug_dump.dump(
+            self._n_updates,
+            "train",
+            observations=rollout.observations[:-1],
+            actions=rollout.actions,
+            rewards=rollout.rewards,
+            continues=rollout.continues,
+            returns=returns,
+            values=values,
+            advantages=advantages,
+        )
+        debug_dump.dump(self._n_updates, "bootstrap", observations=rollout.observations[-1])
+        self._n_updates.assign_add(1)
+
+    def _measure(self, rollout: Rollout) -> tuple[dict[str, tf.Tensor], dict, dict]:
+        """What `learn` would do with this rollout, in figures, and nothing done."""
+        with tf.GradientTape(persistent=True) as tape:
+            result, returns, values, activations = self._losses(rollout)
+        zeros = tf.UnconnectedGradients.ZERO
+        of_policy = tape.gradient(result.policy, self.weights, unconnected_gradients=zeros)
+        of_value = tape.gradient(result.value, self.weights, unconnected_gradients=zeros)
+        gradients = {name: of_policy[name] + of_value[name] for name in self.weights}
+        clipped, norm = optimizer.clip_by_global_norm(
+            list(gradients.values()), self._shared.max_grad_norm
+        )
+        unexplained = tf.math.reduce_variance(returns - values) / tf.math.reduce_variance(returns)
+        scalars = {
+            "rl/policy_entropy": result.entropy,
+            "rl/advantage_mean": tf.reduce_mean(result.advantages),
+            "rl/explained_variance": 1.0 - unexplained,
+            "loss/loss_policy": result.policy,
+            "loss/loss_value": result.value,
+            "loss/loss_combined": result.combined,
+            "loss/grads_norm_policy": tf.linalg.global_norm(list(of_policy.values())),
+            "loss/grads_norm_value": tf.linalg.global_norm(list(of_value.values())),
+            "loss/grads_norm_combined": norm,
+            "loss/grads_norm_combined_clipped": tf.linalg.global_norm(clipped),
+        }
+        return (scalars, gradients, activations) if self._detailed else (scalars, {}, {})
+
+
+def sample_actions(logits: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """One action a row from softmax(logits), by the Gumbel-max trick: (K, n) → (K,) int32."""
+    return np.argmax(logits + generator.gumbel(size=logits.shape), axis=1).astype(np.int32)
+
+
+class Worker:
+    """One thread's work: `run` is the thread's function; all else is made before it starts."""
+
+    def __init__(
+        self,
+        number: int,
+        shared: SharedState,
+        local: LocalNetwork,
+        envs: Environments,
+        hyperparameters: Hyperparameters,
+        generator: np.random.Generator,
+        stop: threading.Event,
+        report: Callable[[Report], None],
+    ) -> None:
+        self.number = number
+        self._shared, self._local, self._envs = shared, local, envs
+        self._hyperparameters = hyperparameters
+        self._generator = generator
+        self._stop = stop
+        self._report = report
+        n_steps, n_envs = hyperparameters.steps_per_update, envs.observations.shape[1]
+        self._n_steps_per_rollout = n_steps * n_envs
+        self._rollout = Rollout(
+            envs.observations,
+            np.zeros((n_steps, n_envs), np.int32),
+            np.zeros((n_steps, n_envs), np.float32),
+            np.zeros((n_steps, n_envs), np.float32),
+        )
+        # Of each environment's training episode under way: the values estimated so far, for
+        # rl/episode_value_mean.
+        self._value_sums = np.zeros(n_envs)
+        self._n_values = np.zeros(n_envs, np.int64)
+        self._episode_value_mean = float("nan")
+
+    def run(self) -> None:
+        """Work until the run has its steps or is stopped; the first error stops everybody."""
+        try:
+            # Into the last slot, since every rollout begins with what the one before ended with.
+            self._envs.reset(slot=self._hyperparameters.steps_per_update)
+            self._work()
+        except BaseException as error:
+            self._report(Failure(self.number, error, traceback.format_exc()))
+            self._stop.set()
+
+    def _work(self) -> None:
+        n_rollouts = n_frames_counted = 0
+        n_updates_at_copy = self._shared.counters.read().updates
+        while not self._stop.is_set() and self._shared.counters.reserve(self._n_steps_per_rollout):
+            if not self._collect():
+                return
+            if self.number == 0 and n_rollouts % MEASURE_EVERY_N_UPDATES == 0:
+                self._measure()
+            with self._shared.gate:
+                if self._stop.is_set():
+                    return
+                n_steps_done = self._shared.counters.read().steps
+                self._local.learn(self._rollout, self._learning_rate(n_steps_done))
+                n_frames = self._envs.n_frames
+                counts = self._shared.counters.add_update(
+                    self._n_steps_per_rollout, n_frames - n_frames_counted, n_updates_at_copy
+                )
+                n_frames_counted, n_updates_at_copy = n_frames, counts.updates
+            n_rollouts += 1
+
+    def _learning_rate(self, n_steps_done: int) -> np.float32:
+        h = self._hyperparameters
+        return np.float32(
+            optimizer.learning_rate(h.initial_lr, n_steps_done, h.lr_decay_to_zero_by_n_steps)
+        )
+
+    def _collect(self) -> bool:
+        """Fill the rollout, going on where the last one ended. False if stopped on the way."""
+        observations, actions, rewards, continues = self._rollout
+        observations[0] = observations[-1]
+        for t in range(len(actions)):
+            if self._stop.is_set():
+                return False
+            predictions = self._local.act(observations[t]).numpy()
+            values = predictions[:, -1]
+            actions[t] = sample_actions(predictions[:, :-1], self._generator)
+            step = self._envs.step(actions[t], slot=t + 1)
+            ended = step.terminated | step.truncated
+            rewards[t] = step.rewards
+            continues[t] = ~ended
+            only_truncated = step.truncated & ~step.terminated
+            if only_truncated.any():
+                hidden = self._local.evaluate_last(self._envs.final_observations).numpy()[:, -1]
+                rewards[t] += self._hyperparameters.discount * np.where(only_truncated, hidden, 0)
+            self._note_values(values, ended)
+            for game in step.games:
+                n_steps = self._shared.counters.add_game().steps
+                self._report(Game(n_steps, game.score, game.length))
+        return True
+
+    def _note_values(self, values: np.ndarray, ended: np.ndarray) -> None:
+        self._value_sums += values
+        self._n_values += 1
+        for k in np.flatnonzero(ended):
+            self._episode_value_mean = float(self._value_sums[k] / self._n_values[k])
+            self._value_sums[k] = self._n_values[k] = 0
+
+    def _measure(self) -> None:
+        scalars, gradients, activations = self._local.measure(self._rollout)
+        figures = {name: float(value) for name, value in scalars.items()}
+        figures["rl/episode_value_mean"] = self._episode_value_mean
+        self._report(Measurement(figures, _numpy(gradients), _numpy(activations)))
+
+
+def _numpy(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}

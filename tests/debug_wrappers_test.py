@@ -1,0 +1,60 @@
+"""Tests of a3c/debug_wrappers.py."""
+
+import cv2
+import numpy as np
+import pytest
+
+from a3c import debug_wrappers, preprocessing
+from tests import toys
+
+
+def test_numbers_start_anew_with_each_game():
+    """Parity: each frame against the bare one with its number drawn on it."""
+    env = debug_wrappers.NumberFrames(toys.Numbers())
+    for _ in range(2):
+        frame, _ = env.reset()
+        expected = debug_wrappers.draw_number(toys.numbered_frame(0), 0)
+        np.testing.assert_array_equal(frame, expected)
+        for number in range(1, 12):
+            frame, reward, terminated, truncated, _ = env.step(0)
+            expected = debug_wrappers.draw_number(toys.numbered_frame(number), number)
+            np.testing.assert_array_equal(frame, expected)
+            assert (reward, terminated, truncated) == (number, False, False)
+
+
+@pytest.mark.parametrize("shape", [(210, 160, 3), (84, 84, 3)])
+def test_every_number_looks_different(shape):
+    """Analytic: no two numbers give the same picture, not even after preprocessing."""
+    black = np.zeros(shape, np.uint8)
+    frames = [debug_wrappers.draw_number(black, number) for number in range(200)]
+    assert len({frame.tobytes() for frame in frames}) == 200
+    small = {preprocessing.luminance_and_scale(frame).tobytes() for frame in frames}
+    assert len(small) == 200
+    if shape[0] == 210:
+        assert len({preprocessing.pong_features(frame).tobytes() for frame in frames}) == 200
+
+
+def test_a_number_is_white_on_black_within_the_frame():
+    """Analytic: on a gray frame both colours appear, the border stays gray, the source unchanged."""
+    gray = np.full((210, 160, 3), 128, np.uint8)
+    frame = debug_wrappers.draw_number(gray, 88888)
+    assert (gray == 128).all()
+    assert (frame == 255).any()
+    assert (frame == 0).any()
+    for border in (frame[:34], frame[194:], frame[:, :8], frame[:, -8:]):
+        assert (border == 128).all()
+
+
+def test_a_frame_that_is_a_view_can_be_drawn_on():
+    """Analytic: OpenCV draws on contiguous memory only, and frames may be slices."""
+    frame = np.zeros((210, 320, 3), np.uint8)[:, ::2]
+    expected = debug_wrappers.draw_number(np.zeros((210, 160, 3), np.uint8), 5)
+    np.testing.assert_array_equal(debug_wrappers.draw_number(frame, 5), expected)
+
+
+def test_spread_stack():
+    """Analytic: image i of the stack is the i-th from the left."""
+    images = [np.full((3, 2), i, np.uint8) for i in range(4)]
+    spread = debug_wrappers.spread_stack(cv2.merge(images))
+    assert spread.shape == (3, 8)
+    np.testing.assert_array_equal(spread[0], [0, 0, 1, 1, 2, 2, 3, 3])

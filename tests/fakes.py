@@ -1,0 +1,106 @@
+"""Environments for workers' tests: in this process, without emulators, and with known answers to everything.
+
+What a `NumberedEnvs` shows says where it is, and what it pays says when it was asked and for what, so a test can tell
+every entry of a rollout from every other.
+"""
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import numpy as np
+
+
+class FakeGame(NamedTuple):
+    """What a worker reads of a game that ended."""
+
+    score: float
+    length: int
+
+
+class FakeStep(NamedTuple):
+    """What a worker reads of a step of K environments."""
+
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    games: list[FakeGame]
+
+
+class NumberedEnvs:
+    """K environments whose observation is (environment, episode, steps into the episode), each divided by 8.
+
+    Step n (from 0, of all environments together) pays n + action / 10 + 100 · environment. Episodes end where
+    `terminations` and `truncations` say: pairs of (step, environment). As with the real ones, the slot then holds the
+    next episode's first observation, and only a truncation writes `final_observations`. A termination ends a game too,
+    of score n and of the episode's length. Every reset and step costs 4 frames.
+    """
+
+    def __init__(
+        self,
+        n_slots: int,
+        n_envs: int,
+        *,
+        terminations: Collection[tuple[int, int]] = (),
+        truncations: Collection[tuple[int, int]] = (),
+        on_step: Callable[[int], None] = lambda n: None,
+    ) -> None:
+        self.observations = np.full((n_slots, n_envs, 3), np.nan, np.float32)
+        self.final_observations = np.full((n_envs, 3), 1e6, np.float32)
+        self.n_frames = 0
+        self.n_steps = 0
+        self._terminations, self._truncations = terminations, truncations
+        self._on_step = on_step
+        self._episodes = np.zeros(n_envs, int)
+        self._lengths = np.zeros(n_envs, int)
+
+    def reset(self, slot: int) -> None:
+        self.n_frames += 4 * len(self._episodes)
+        self._show(self.observations[slot])
+
+    def step(self, actions: np.ndarray, slot: int) -> FakeStep:
+        n, n_envs = self.n_steps, len(self._episodes)
+        self._on_step(n)
+        assert actions.shape == (n_envs,)
+        self.n_steps += 1
+        self.n_frames += 4 * n_envs
+        self._lengths += 1
+        terminated, truncated = (
+            np.array([(n, k) in ends for k in range(n_envs)])
+            for ends in (self._terminations, self._truncations)
+        )
+        true_observations = np.empty((n_envs, 3), np.float32)
+        self._show(true_observations)
+        self.final_observations[truncated] = true_observations[truncated]
+        games = [FakeGame(n, int(self._lengths[k])) for k in np.flatnonzero(terminated)]
+        for k in np.flatnonzero(terminated | truncated):
+            self._episodes[k] += 1
+            self._lengths[k] = 0
+            self.n_frames += 4
+        self._show(self.observations[slot])
+        rewards = n + actions / 10 + 100 * np.arange(n_envs)
+        return FakeStep(rewards.astype(np.float32), terminated, truncated, games)
+
+    def _show(self, where: np.ndarray) -> None:
+        n_envs = len(self._episodes)
+        where[:] = np.stack([np.arange(n_envs), self._episodes, self._lengths], axis=1) / 8
+
+
+class BanditEnvs:
+    """K environments that show one of two pictures, and pay 1 for the action of the same number; every step ends."""
+
+    def __init__(self, n_slots: int, n_envs: int, seed: int) -> None:
+        self.observations = np.zeros((n_slots, n_envs, 2), np.float32)
+        self.final_observations = np.zeros((n_envs, 2), np.float32)
+        self.n_frames = 0
+        self._generator = np.random.default_rng(seed)
+        self._shown = np.zeros(n_envs, int)
+
+    def reset(self, slot: int) -> None:
+        self._shown = self._generator.integers(0, 2, len(self._shown))
+        self.observations[slot] = np.eye(2)[self._shown]
+
+    def step(self, actions: np.ndarray, slot: int) -> FakeStep:
+        rewards = (actions == self._shown).astype(np.float32)
+        self.reset(slot)
+        ends = np.ones(len(actions), bool)
+        return FakeStep(rewards, ends, np.zeros_like(ends), [])

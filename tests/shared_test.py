@@ -1,0 +1,303 @@
+"""The gate, the counters and the shared update under many threads: nothing lost, nobody let in when shut."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from a3c.shared import Counters, Counts, Gate, SharedState
+
+TIMEOUT_SECONDS = 30  # of a test that would otherwise hang; none comes near it
+
+
+@pytest.fixture(autouse=True)
+def threads_change_places_often() -> Iterator[None]:
+    """Let Python switch threads 5,000 times as often as usual, so that a missing lock is found out."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def run_threads(functions: list[Callable[[], object]]) -> None:
+    """Run them all at once, to their ends; an error in one is an error here."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(functions))
+
+    def guarded(function: Callable[[], object]) -> None:
+        try:
+            start.wait(TIMEOUT_SECONDS)
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(f,), daemon=True) for f in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_SECONDS)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_many_may_be_inside_the_gate_at_once() -> None:
+    """Analytic: eight threads meet inside, which none could if the gate let them in one by one."""
+    gate, meeting = Gate(), threading.Barrier(8)
+
+    def visit() -> None:
+        with gate:
+            meeting.wait(TIMEOUT_SECONDS)
+
+    run_threads([visit] * 8)
+
+
+def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
+    """Analytic: one inside leaves, then it is shut, then one who came meanwhile gets in: in that order."""
+    gate, events = Gate(), []
+    somebody_inside = threading.Event()
+
+    def insider() -> None:
+        with gate:
+            somebody_inside.set()
+            wait_until(lambda: gate._is_shut)  # the shutter has come and waits
+            events.append("left")
+
+    def shutter() -> None:
+        somebody_inside.wait(TIMEOUT_SECONDS)
+        with gate.shut():
+            events.append("shut")
+
+    def latecomer() -> None:
+        wait_until(lambda: gate._is_shut)
+        with gate:
+            events.append("late")
+
+    run_threads([insider, shutter, latecomer])
+    assert events == ["left", "shut", "late"]
+
+
+def test_two_who_shut_the_gate_take_turns() -> None:
+    """Analytic: never two at once, and both get their turns."""
+    gate, n_inside, most_inside = Gate(), 0, []
+
+    def shutter() -> None:
+        nonlocal n_inside
+        for _ in range(200):
+            with gate.shut():
+                n_inside += 1
+                most_inside.append(n_inside)
+                n_inside -= 1
+
+    run_threads([shutter, shutter])
+    assert most_inside == [1] * 400
+
+
+def visit_while_shutting(gate: Gate) -> tuple[int, int]:
+    """How many of 300 looks from behind the shut gate saw a visitor inside; and how many visits there were."""
+    lock, done = threading.Lock(), threading.Event()
+    began = ended = n_seen = 0
+
+    def visitor() -> None:
+        nonlocal began, ended
+        while not done.is_set():
+            with gate:
+                with lock:
+                    began += 1
+                time.sleep(0)  # lets others run while it is inside
+                with lock:
+                    ended += 1
+
+    def shutter() -> None:
+        nonlocal n_seen
+        for _ in range(300):
+            with gate.shut():
+                with lock:
+                    before = began
+                time.sleep(0)
+                with lock:
+                    n_seen += not (before == began == ended)
+        done.set()
+
+    run_threads([visitor] * 4 + [shutter])
+    return n_seen, ended
+
+
+def test_nobody_is_inside_while_the_gate_is_shut() -> None:
+    """Analytic: from behind a shut gate, every visit that began has ended, and none begins."""
+    n_seen, n_visits = visit_while_shutting(Gate())
+    assert n_seen == 0
+    assert n_visits > 0
+
+    class DoorThatStaysOpen(Gate):
+        @contextlib.contextmanager
+        def shut(self) -> Iterator[None]:
+            yield
+
+    # Negative control: the same looks do see visitors where nobody is kept out.
+    assert visit_while_shutting(DoorThatStaysOpen())[0] > 0
+
+
+def test_an_error_inside_the_gate_leaves_it_usable() -> None:
+    """Analytic: after an error inside, and one while shut, it can be shut and passed again."""
+    gate = Gate()
+    with pytest.raises(ZeroDivisionError), gate:
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), gate.shut():
+        raise ZeroDivisionError
+    passed = []
+
+    def shut_then_pass() -> None:  # in a thread, so that a gate left shut fails instead of hanging
+        with gate.shut():
+            passed.append("shut")
+        with gate:
+            passed.append("inside")
+
+    run_threads([shut_then_pass])
+    assert passed == ["shut", "inside"]
+
+
+def test_counts_are_exact_under_sixteen_threads() -> None:
+    """Analytic: 16 threads count 300 updates of 5 steps and 21 frames, and 300 games, each."""
+    counters = Counters(10**9)
+
+    def count() -> None:
+        for _ in range(300):
+            counters.add_update(5, 21, 0)
+            counters.add_game()
+
+    run_threads([count] * 16)
+    assert counters.read() == Counts(steps=16 * 1500, updates=16 * 300, games=16 * 300, frames=16 * 6300)
+
+
+def test_what_is_returned_is_what_was_counted() -> None:
+    """Analytic: every number of updates from 1 to 4,800 is returned once, to whichever thread."""
+    counters = Counters(10**9)
+    returned: list[list[int]] = [[] for _ in range(16)]
+
+    def count(mine: list[int]) -> None:
+        mine.extend(counters.add_update(1, 1, 0).updates for _ in range(300))
+
+    run_threads([lambda mine=mine: count(mine) for mine in returned])
+    assert sorted(sum(returned, [])) == list(range(1, 4801))
+    assert all(mine == sorted(mine) for mine in returned)
+
+
+@pytest.mark.parametrize(("wanted", "n_rollouts"), [(7000, 1000), (6999, 1000), (7001, 1001), (1, 1), (0, 0)])
+def test_steps_are_reserved_up_to_one_rollout_past_the_end(wanted: int, n_rollouts: int) -> None:
+    """Analytic: 16 threads ask for 7 steps at a time until they are refused."""
+    counters = Counters(wanted)
+    granted: list[int] = []
+
+    def ask() -> None:
+        while counters.reserve(7):
+            granted.append(7)
+
+    run_threads([ask] * 16)
+    assert len(granted) == n_rollouts
+    assert counters.read() == Counts()  # reserved is not yet done
+
+
+def test_restored_counts_go_on() -> None:
+    """Analytic: 95 of 100 steps are done already: one rollout of 10 more, and no lag from before."""
+    counters = Counters(100, Counts(steps=95, updates=19, games=3, frames=400))
+    assert counters.read() == Counts(95, 19, 3, 400)
+    assert counters.reserve(10)
+    assert not counters.reserve(10)
+    assert counters.add_update(10, 40, 19) == Counts(105, 20, 3, 440)
+    assert counters.add_game() == Counts(105, 20, 4, 440)
+    assert counters.take_policy_lag() == (0.0, 0.0)
+
+
+def test_policy_lag_by_hand() -> None:
+    """Analytic: three updates from one copy lag 0, 1, 2; then one from a fresh copy; taken once each."""
+    counters = Counters(100)
+    for _ in range(3):
+        counters.add_update(5, 20, n_updates_at_copy=0)
+    assert counters.take_policy_lag() == (1.0, 2.0)
+    assert np.isnan(counters.take_policy_lag()).all()
+    counters.add_update(5, 20, n_updates_at_copy=3)
+    assert counters.take_policy_lag() == (0.0, 0.0)
+
+
+def shared_state(weights: dict[str, np.ndarray], **settings: float) -> SharedState:
+    settings = {
+        "rmsprop_initial": 1.0,
+        "rmsprop_decay": 0.99,
+        "rmsprop_epsilon": 0.1,
+        "max_grad_norm": 1e9,
+    } | settings
+    return SharedState(weights, **settings, counters=Counters(10**9))  # type: ignore[arg-type]
+
+
+def test_shared_state_starts_as_told() -> None:
+    """Analytic: the weights given, statistics of the start given, each of its weight's shape."""
+    weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
+    for start in (0.0, 1.0):
+        shared = shared_state(weights, rmsprop_initial=start)
+        assert list(shared.weights) == list(shared.mean_squares) == ["a", "b"]
+        for name, value in weights.items():
+            np.testing.assert_array_equal(shared.weights[name], value)
+            np.testing.assert_array_equal(shared.mean_squares[name], np.full(value.shape, start))
+
+
+def test_apply_clips_then_steps_every_variable() -> None:
+    """Parity: two updates with joint clipping and the shared statistics, against float64 by hand."""
+    generator = np.random.default_rng(0)
+    theta = {name: generator.standard_normal(s).astype(np.float32) for name, s in (("a", (2, 3)), ("b", (4,)))}
+    shared = shared_state(theta, max_grad_norm=1.0)
+    apply = tf.function(shared.apply)
+    m = {name: np.ones(value.shape) for name, value in theta.items()}
+    expected = {name: value.astype(np.float64) for name, value in theta.items()}
+    for size in (10.0, 0.01):  # clipped, and not
+        gradients = {name: (size * generator.standard_normal(v.shape)).astype(np.float32) for name, v in theta.items()}
+        norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
+        assert (norm > 1) == (size == 10)
+        np.testing.assert_allclose(apply(gradients, tf.constant(0.1)), norm, rtol=1e-5)
+        for name, gradient in gradients.items():
+            g = gradient * min(1, 1 / norm)
+            m[name] = 0.99 * m[name] + 0.01 * g**2
+            expected[name] -= 0.1 * g / np.sqrt(m[name] + 0.1)
+            np.testing.assert_allclose(shared.mean_squares[name], m[name], rtol=1e-5)
+            np.testing.assert_allclose(shared.weights[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_no_update_is_lost_under_eight_threads() -> None:
+    """Analytic: with m held at 1 (α = 1, ε = 0), each update subtracts exactly 1 from every entry."""
+    n_threads, n_updates, shape = 8, 25, (500, 1000)  # large enough for two kernels to meet in one array
+    shared = shared_state({"w": np.zeros(shape, np.float32)}, rmsprop_decay=1.0, rmsprop_epsilon=0.0)
+    apply = tf.function(shared.apply).get_concrete_function(
+        {"w": tf.TensorSpec(shape, tf.float32)}, tf.TensorSpec((), tf.float32)
+    )
+    ones, rate = {"w": tf.ones(shape)}, tf.constant(1.0)
+
+    def update() -> None:
+        for _ in range(n_updates):
+            apply(ones, rate)
+
+    run_threads([update] * n_threads)
+    np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -n_threads * n_updates))
+    np.testing.assert_array_equal(shared.mean_squares["w"], np.ones(shape))
+
+    # Negative control: threads that all read before any writes lose all updates but one, and the count shows it.
+    everybody_has_read = threading.Barrier(n_threads)
+
+    def racy_update() -> None:
+        before = shared.weights["w"].numpy()
+        everybody_has_read.wait(TIMEOUT_SECONDS)
+        shared.weights["w"].assign(before - 1)
+
+    run_threads([racy_update] * n_threads)
+    np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -n_threads * n_updates - 1))

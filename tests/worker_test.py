@@ -1,0 +1,812 @@
+"""Workers on environments with known answers: what is in a rollout, what an update does, and how often."""
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from a3c import network, worker
+from a3c.shared import Counters, Counts, SharedState
+from a3c.worker import Failure, Game, Hyperparameters, LocalNetwork, Measurement, Report, Rollout, Worker
+from tests.fakes import BanditEnvs, NumberedEnvs
+
+N_INPUTS, N_ACTIONS = 3, 4
+SHAPES = network.weight_shapes("mlp", (N_INPUTS,), N_ACTIONS)
+
+HYPERPARAMETERS = Hyperparameters(
+    network="mlp",
+    steps_per_update=3,
+    discount=0.9,
+    entropy_bonus=0.01,
+    value_loss_coef=0.5,
+    loss_reduction="mean",
+    initial_lr=0.01,
+    lr_decay_to_zero_by_n_steps=None,
+)
+
+
+def make_shared(
+    n_steps: int,
+    counts: Counts = Counts(),  # noqa: B008 (immutable)
+    shapes: dict[str, tuple[int, ...]] = SHAPES,
+    **settings: float,
+) -> SharedState:
+    settings = {
+        "rmsprop_initial": 1.0,
+        "rmsprop_decay": 0.99,
+        "rmsprop_epsilon": 1e-5,
+        "max_grad_norm": 0.5,
+    } | settings
+    weights = network.initial_weights(shapes, "torch", np.random.default_rng(0))
+    return SharedState(weights, **settings, counters=Counters(n_steps, counts))  # type: ignore[arg-type]
+
+
+def make_local(
+    shared: SharedState, envs: Any, hyperparameters: Hyperparameters = HYPERPARAMETERS, **options: bool
+) -> LocalNetwork:
+    local = LocalNetwork(
+        shared,
+        hyperparameters,
+        tf.TensorSpec(envs.observations.shape, envs.observations.dtype),
+        **{"compile_act": False} | options,
+    )
+    local.trace(measures=True)
+    return local
+
+
+class Crew:
+    """Workers over one shared state, their reports, and the event that stops them."""
+
+    def __init__(
+        self, shared: SharedState, envs: list[Any], hyperparameters: Hyperparameters = HYPERPARAMETERS
+    ) -> None:
+        self.shared, self.envs = shared, envs
+        self.reports: list[Report] = []
+        self.stop = threading.Event()
+        self.locals = [make_local(shared, e, hyperparameters) for e in envs]
+        self.workers = [
+            Worker(
+                number,
+                shared,
+                local,
+                e,
+                hyperparameters,
+                np.random.default_rng(number),
+                self.stop,
+                self.reports.append,
+            )
+            for number, (local, e) in enumerate(zip(self.locals, envs, strict=True))
+        ]
+
+    def run(self) -> None:
+        threads = [threading.Thread(target=w.run, daemon=True) for w in self.workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def of_kind(self, kind: type) -> list[Any]:
+        return [report for report in self.reports if isinstance(report, kind)]
+
+
+def crew_of_one(n_steps: int, envs: Any, hyperparameters: Hyperparameters = HYPERPARAMETERS) -> Crew:
+    return Crew(make_shared(n_steps), [envs], hyperparameters)
+
+
+def record(local: LocalNetwork, name: str, into: list[tuple]) -> None:
+    """Note the name, copies of the arguments and the result of each call of one traced function."""
+    function = getattr(local, name)
+
+    def recorded(*arguments: object) -> object:
+        copies = tf.nest.map_structure(np.array, arguments)
+        result = function(*arguments)
+        into.append((name, copies, result))
+        return result
+
+    setattr(local, name, recorded)
+
+
+def record_all(local: LocalNetwork) -> list[tuple]:
+    calls: list[tuple] = []
+    for name in ("act", "evaluate_last", "learn", "measure"):
+        record(local, name, calls)
+    return calls
+
+
+def calls_of(calls: list[tuple], name: str) -> list[tuple]:
+    return [call for call in calls if call[0] == name]
+
+
+def rollouts_of(calls: list[tuple]) -> list[Rollout]:
+    return [arguments[0] for _, arguments, _ in calls_of(calls, "learn")]
+
+
+def numpy_weights(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:
+    return {name: variable.numpy() for name, variable in variables.items()}
+
+
+def assert_same_weights(actual: Any, expected: Any) -> None:
+    for name in SHAPES:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
+
+
+# What a rollout holds
+
+
+def test_the_numbered_environments_say_where_they_are() -> None:
+    """Analytic: the toy itself: observations, rewards, ends, games and frames of four steps by hand."""
+    envs = NumberedEnvs(3, 2, terminations={(1, 0)}, truncations={(2, 1)})
+    envs.reset(slot=2)
+    np.testing.assert_array_equal(envs.observations[2] * 8, [[0, 0, 0], [1, 0, 0]])
+    steps = []
+    for n, slot in enumerate((0, 1, 2, 0)):
+        steps.append(envs.step(np.array([n, 3]), slot))
+    np.testing.assert_array_equal(envs.observations[0] * 8, [[0, 1, 2], [1, 1, 1]])
+    np.testing.assert_array_equal(envs.observations[1] * 8, [[0, 1, 0], [1, 0, 2]])
+    np.testing.assert_array_equal(envs.observations[2] * 8, [[0, 1, 1], [1, 1, 0]])
+    np.testing.assert_array_equal(envs.final_observations * [1e-6, 1, 1], [[1, 1e6, 1e6], [0.125e-6, 0, 3 / 8]])
+    np.testing.assert_allclose(steps[2].rewards, [2.2, 102.3])
+    np.testing.assert_array_equal([s.terminated for s in steps], [[0, 0], [1, 0], [0, 0], [0, 0]])
+    np.testing.assert_array_equal([s.truncated for s in steps], [[0, 0], [0, 0], [0, 1], [0, 0]])
+    assert [s.games for s in steps] == [[], [(1, 2)], [], []]
+    assert envs.n_frames == 4 * (2 + 8 + 2)
+
+
+def test_a_rollout_holds_what_was_seen_done_and_paid() -> None:
+    """Analytic: step t saw observations[t], acted on it, was paid for it; the next rollout goes on from there."""
+    envs = NumberedEnvs(4, 2, terminations={(4, 1)})
+    crew = crew_of_one(4 * 6, envs)
+    calls = record_all(crew.locals[0])
+    crew.run()
+
+    seen = np.array([arguments[0] for _, arguments, _ in calls_of(calls, "act")])
+    rollouts = rollouts_of(calls)
+    assert len(rollouts) == 4
+    np.testing.assert_array_equal(np.concatenate([r.observations[:-1] for r in rollouts]), seen)
+    for before, after in zip(rollouts, rollouts[1:], strict=False):
+        np.testing.assert_array_equal(before.observations[-1], after.observations[0])
+    # Environment 0 plays on; environment 1 begins anew after step 4.
+    steps = np.arange(12)
+    np.testing.assert_array_equal(seen[:, 0] * 8, np.stack([0 * steps, 0 * steps, steps], axis=1))
+    episodes = np.where(steps < 5, 0, 1)
+    np.testing.assert_array_equal(
+        seen[:, 1] * 8, np.stack([1 + 0 * steps, episodes, steps - 5 * episodes], axis=1)
+    )
+    actions, rewards, continues = (
+        np.concatenate([getattr(r, name) for r in rollouts]) for name in ("actions", "rewards", "continues")
+    )
+    assert set(actions.flat) == set(range(N_ACTIONS))  # or rewards would prove less
+    np.testing.assert_allclose(rewards, steps[:, None] + actions / 10 + [0, 100], rtol=1e-6)
+    np.testing.assert_array_equal(continues[:, 0], np.ones(12))
+    np.testing.assert_array_equal(continues[:, 1], steps != 4)
+    assert [r.dtype for r in rollouts[0]] == [np.float32, np.int32, np.float32, np.float32]
+    # The game that ended at step 4, reported with the steps of the updates before it.
+    assert crew.of_kind(Game) == [Game(n_steps=6, score=4, length=5)]
+    assert crew.shared.counters.read() == Counts(steps=24, updates=4, games=1, frames=envs.n_frames)
+
+
+def test_a_truncation_is_paid_the_value_it_hides_and_a_termination_is_not() -> None:
+    """Parity: γ·V(true last observation), not V(the next episode's first); both at once is a termination."""
+    envs = NumberedEnvs(
+        4, 3, terminations={(1, 0), (4, 0)}, truncations={(1, 1), (4, 0), (4, 2), (5, 1), (5, 2)}
+    )
+    crew = crew_of_one(2 * 9, envs)
+    calls = record_all(crew.locals[0])
+    weights = [numpy_weights(crew.shared.weights)]
+    original = crew.locals[0].learn
+
+    def learn(*arguments: object) -> object:
+        result = original(*arguments)
+        weights.append(numpy_weights(crew.locals[0].weights))
+        return result
+
+    crew.locals[0].learn = learn  # type: ignore[method-assign]
+    crew.run()
+
+    first, second = rollouts_of(calls)
+    added = [
+        rollout.rewards - (3 * i + np.arange(3)[:, None] + rollout.actions / 10 + [0, 100, 200])
+        for i, rollout in enumerate((first, second))
+    ]
+
+    def value(i: int, *observation: int) -> float:
+        x = np.array([observation], np.float32) / 8
+        return network.forward("mlp", weights[i], tf.constant(x)).values.numpy()[0]
+
+    expected = np.zeros((2, 3, 3))
+    expected[0, 1, 1] = 0.9 * value(0, 1, 0, 2)
+    expected[1, 1, 2] = 0.9 * value(1, 2, 0, 5)
+    expected[1, 2, 1] = 0.9 * value(1, 1, 1, 4)
+    expected[1, 2, 2] = 0.9 * value(1, 2, 1, 1)
+    assert np.abs(expected[expected != 0]).min() > 1e-3
+    np.testing.assert_allclose(added, expected, atol=3e-5)
+    np.testing.assert_array_equal(first.continues, [[1, 1, 1], [0, 0, 1], [1, 1, 1]])
+    np.testing.assert_array_equal(second.continues, [[1, 1, 1], [0, 1, 0], [1, 0, 0]])
+    assert len(calls_of(calls, "evaluate_last")) == 3  # one for each step with a truncation
+    assert crew.shared.counters.read().frames == envs.n_frames
+
+
+def test_a_rollout_takes_one_call_more_than_it_has_steps() -> None:
+    """Analytic: act T times, learn once; one more only at a truncation, one more for each 100th rollout."""
+    envs = NumberedEnvs(4, 1, truncations={(4, 0)}, terminations={(7, 0)})
+    crew = crew_of_one(102 * 3, envs)
+    calls = record_all(crew.locals[0])
+    crew.run()
+    names = [name for name, _, _ in calls]
+    plain = ["act", "act", "act", "learn"]
+    measured = ["act", "act", "act", "measure", "learn"]
+    truncated = ["act", "act", "evaluate_last", "act", "learn"]
+    assert names == measured + truncated + 98 * plain + measured + plain
+
+
+def test_only_worker_0_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analytic: with every update measured, worker 0 reports each of its own and worker 1 none."""
+    monkeypatch.setattr(worker, "MEASURE_EVERY_N_UPDATES", 1)
+    crew = Crew(make_shared(60), [NumberedEnvs(4, 1), NumberedEnvs(4, 1)])
+    calls = [record_all(local) for local in crew.locals]
+    crew.run()
+    assert not crew.of_kind(Failure)
+    assert len(calls_of(calls[0], "measure")) == len(calls_of(calls[0], "learn")) > 0
+    assert len(crew.of_kind(Measurement)) == len(calls_of(calls[0], "learn"))
+    assert len(calls_of(calls[1], "measure")) == 0
+
+
+def test_episode_value_mean_is_of_the_latest_finished_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parity: the mean of the values that acting saw in it; NaN before the first end."""
+    monkeypatch.setattr(worker, "MEASURE_EVERY_N_UPDATES", 1)
+    crew = crew_of_one(12, NumberedEnvs(4, 1, terminations={(4, 0)}, truncations={(8, 0)}))
+    calls = record_all(crew.locals[0])
+    crew.run()
+    values = [float(result[0, -1]) for _, _, result in calls_of(calls, "act")]
+    means = [m.scalars["rl/episode_value_mean"] for m in crew.of_kind(Measurement)]
+    np.testing.assert_allclose(
+        means, [np.nan, np.mean(values[:5]), np.mean(values[5:9]), np.mean(values[5:9])], rtol=1e-5
+    )
+
+
+# Several workers
+
+
+def test_two_workers_count_exactly_and_apply_every_update_once() -> None:
+    """Analytic: 2 workers × 2 environments × 3 steps until 100: 9 rollouts of 6 reach 50, then all has stopped.
+
+    With m held at 1 (α = 1, ε = 0) an update subtracts its gradient; so the weights have moved by the sum of all.
+    """
+    ends = {(n, 0) for n in range(2, 100, 5)}
+    envs = [NumberedEnvs(4, 2, terminations=ends) for _ in range(2)]
+    shared = make_shared(50, rmsprop_decay=1.0, rmsprop_epsilon=0.0, max_grad_norm=1e9)
+    start = numpy_weights(shared.weights)
+    sums = {name: tf.Variable(tf.zeros(shape)) for name, shape in SHAPES.items()}
+    n_applied = tf.Variable(0)
+    original = shared.apply
+
+    def apply(gradients: dict[str, tf.Tensor], learning_rate: tf.Tensor) -> tf.Tensor:
+        n_applied.assign_add(1, use_locking=True)
+        for name, gradient in gradients.items():
+            sums[name].assign_add(learning_rate * gradient, use_locking=True)
+        return original(gradients, learning_rate)
+
+    shared.apply = apply  # type: ignore[method-assign]
+    hyperparameters = HYPERPARAMETERS._replace(initial_lr=1e-5)  # small, for the rewards are large
+    crew = Crew(shared, envs, hyperparameters)
+    calls = [record_all(local) for local in crew.locals]
+    crew.run()
+
+    n_learned = [len(calls_of(c, "learn")) for c in calls]
+    n_games = sum(len([n for n, _ in ends if n < e.n_steps]) for e in envs)
+    assert sum(n_learned) == n_applied.numpy() == 9
+    assert [e.n_steps for e in envs] == [3 * n for n in n_learned]
+    assert shared.counters.read() == Counts(
+        steps=54, updates=9, games=n_games, frames=sum(e.n_frames for e in envs)
+    )
+    assert len(crew.of_kind(Game)) == n_games
+    assert not crew.of_kind(Failure)
+    for name in SHAPES:
+        moved = shared.weights[name].numpy() - start[name]
+        assert moved.any()
+        np.testing.assert_allclose(moved, -sums[name].numpy(), rtol=1e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n_steps", "n_updates"), [(1, 1), (6, 1), (7, 2), (12, 2)])
+def test_a_run_ends_with_the_first_rollout_that_reaches_its_steps(n_steps: int, n_updates: int) -> None:
+    """Analytic: rollouts of 6 steps."""
+    crew = crew_of_one(n_steps, NumberedEnvs(4, 2))
+    crew.run()
+    counts = crew.shared.counters.read()
+    assert (counts.updates, counts.steps) == (n_updates, 6 * n_updates)
+    assert crew.envs[0].n_steps == 3 * n_updates
+
+
+def test_a_restored_run_counts_on() -> None:
+    """Analytic: from 88 of 100 steps, two rollouts of 6 are left."""
+    crew = Crew(make_shared(100, Counts(88, 20, 5, 1000)), [NumberedEnvs(4, 2)])
+    crew.run()
+    assert crew.shared.counters.read() == Counts(100, 22, 5, 1000 + crew.envs[0].n_frames)
+    assert crew.shared.counters.take_policy_lag() == (0.0, 0.0)
+
+
+def test_policy_lag_counts_the_others_updates() -> None:
+    """Analytic: worker 1 does three updates while worker 0 is in its first rollout: lags 0, 0, 0 and then 3.
+
+    Worker 0 meanwhile acts on its own copy, which they do not move until it copies again.
+    """
+    locals_seen = []
+
+    def let_worker_1_work(n: int) -> None:
+        locals_seen.append(numpy_weights(crew.locals[0].weights))
+        if n == 1:
+            crew.workers[1].run()
+
+    crew = Crew(make_shared(12), [NumberedEnvs(4, 1, on_step=let_worker_1_work), NumberedEnvs(4, 1)])
+    start = numpy_weights(crew.shared.weights)
+    crew.workers[0].run()
+    assert not crew.of_kind(Failure)
+    assert crew.shared.counters.read().updates == 4
+    assert crew.shared.counters.take_policy_lag() == (0.75, 3.0)
+    assert len(locals_seen) == 3
+    for seen in locals_seen:
+        assert_same_weights(seen, start)
+    assert_same_weights(crew.locals[0].weights, crew.shared.weights)
+    assert np.all(crew.locals[1].weights["value_bias"] != crew.shared.weights["value_bias"])
+
+
+def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> None:
+    """Analytic: the other's copy stays until its own update, and then holds both."""
+    shared = make_shared(100)
+    one, other = (make_local(shared, NumberedEnvs(4, 2)) for _ in range(2))
+    start = numpy_weights(shared.weights)
+    assert_same_weights(one.weights, start)
+    assert_same_weights(other.weights, start)
+    rollout = random_rollout(0)
+    one.learn(rollout, np.float32(0.01))
+    after_one = numpy_weights(shared.weights)
+    for name in SHAPES:
+        assert (after_one[name] != start[name]).all(), name
+    assert_same_weights(one.weights, after_one)
+    assert_same_weights(other.weights, start)
+    other.learn(rollout, np.float32(0.01))
+    assert_same_weights(other.weights, shared.weights)
+    assert_same_weights(one.weights, after_one)
+    assert (shared.weights["value_bias"].numpy() != after_one["value_bias"]).all()
+
+
+def test_nothing_is_traced_in_a_thousand_updates() -> None:
+    """Analytic: as many traces at the end as after the warm-up, truncations and measurements included."""
+    hyperparameters = HYPERPARAMETERS._replace(steps_per_update=2)
+    envs = NumberedEnvs(3, 1, terminations={(n, 0) for n in range(9, 2000, 20)}, truncations={(15, 0), (1501, 0)})
+    crew = crew_of_one(2000, envs, hyperparameters)
+    n_traces = crew.locals[0].n_traces
+    assert n_traces == 3  # act (which evaluates last observations too), learn, measure
+    crew.run()
+    assert crew.shared.counters.read().updates == 1000
+    assert len(crew.of_kind(Measurement)) == 10
+    assert crew.locals[0].n_traces == n_traces
+
+
+def test_one_worker_repeats_bit_for_bit_measured_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Golden: the same seed gives the same weights and statistics, with no or every update measured."""
+
+    def final(every: int, seed: int = 0) -> list[np.ndarray]:
+        monkeypatch.setattr(worker, "MEASURE_EVERY_N_UPDATES", every)
+        crew = crew_of_one(50 * 6, NumberedEnvs(4, 2, truncations={(20, 1)}, terminations={(33, 0)}))
+        crew.workers[0]._generator = np.random.default_rng(seed)
+        crew.run()
+        assert len(crew.of_kind(Measurement)) == (50 if every == 1 else 1)
+        shared = crew.shared
+        return [v.numpy() for v in (*shared.weights.values(), *shared.mean_squares.values())]
+
+    every, first_only, repeated, other_seed = final(1), final(10**9), final(1), final(1, seed=1)
+    for a, b, c, d in zip(every, first_only, repeated, other_seed, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+        assert (a != d).any()
+
+
+def test_the_learning_rate_follows_the_steps_done() -> None:
+    """Analytic: from 0.8 to 0 over 24 steps, in rollouts of 6: each update gets the rate of its start."""
+    hyperparameters = HYPERPARAMETERS._replace(initial_lr=0.8, lr_decay_to_zero_by_n_steps=24)
+    crew = crew_of_one(36, NumberedEnvs(4, 2), hyperparameters)
+    calls = record_all(crew.locals[0])
+    crew.run()
+    rates = [arguments[1] for _, arguments, _ in calls_of(calls, "learn")]
+    np.testing.assert_allclose(rates, [0.8, 0.6, 0.4, 0.2, 0, 0], rtol=1e-6)
+
+
+# Ends that nobody wished for
+
+
+class Broken(Exception):
+    pass
+
+
+def test_a_failing_environment_stops_everybody() -> None:
+    """Analytic: its worker reports what happened, nothing of its rollout is applied, the other worker ends."""
+
+    def break_at_4(n: int) -> None:
+        if n == 4:
+            raise Broken("so it goes")
+
+    crew = Crew(make_shared(10**9), [NumberedEnvs(4, 1), NumberedEnvs(4, 1, on_step=break_at_4)])
+    calls = record_all(crew.locals[1])
+    crew.run()  # ends, though the run wants 10⁹ steps
+    (failure,) = crew.of_kind(Failure)
+    assert failure.worker == 1
+    assert isinstance(failure.error, Broken)
+    assert "so it goes" in failure.traceback
+    assert "break_at_4" in failure.traceback
+    assert crew.stop.is_set()
+    assert len(calls_of(calls, "learn")) == 1
+    assert crew.shared.counters.read().steps == 3 * crew.shared.counters.read().updates
+    with crew.shared.gate.shut():
+        pass  # nobody is left inside
+
+
+def test_a_failing_reset_is_reported_too() -> None:
+    """Analytic: an error before the first step."""
+    envs = NumberedEnvs(4, 1)
+    envs.reset = lambda slot: 1 / 0  # type: ignore[assignment,return-value]
+    crew = crew_of_one(100, envs)
+    crew.run()
+    (failure,) = crew.of_kind(Failure)
+    assert isinstance(failure.error, ZeroDivisionError)
+    assert crew.stop.is_set()
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_unapplied() -> None:
+    """Analytic: a reward of NaN in the second rollout: one update counted, the weights those after it."""
+    envs = NumberedEnvs(4, 1)
+    step = envs.step
+
+    def poisoned(actions: np.ndarray, slot: int) -> Any:
+        result = step(actions, slot)
+        return result._replace(rewards=result.rewards * np.nan) if envs.n_steps == 5 else result
+
+    envs.step = poisoned  # type: ignore[method-assign]
+    crew = crew_of_one(300, envs)
+    calls = record_all(crew.locals[0])
+    crew.run()
+    (failure,) = crew.of_kind(Failure)
+    assert isinstance(failure.error, tf.errors.InvalidArgumentError)
+    assert "gradient not finite" in failure.traceback
+    assert crew.shared.counters.read() == Counts(steps=3, updates=1, games=0, frames=16)
+    expected = make_shared(300)
+    make_local(expected, envs).learn(rollouts_of(calls)[0], np.float32(0.01))
+    for ours, theirs in ((crew.shared.weights, expected.weights), (crew.shared.mean_squares, expected.mean_squares)):
+        assert_same_weights(ours, theirs)
+    with crew.shared.gate.shut():
+        pass  # nobody is left inside
+
+
+@pytest.mark.parametrize("last_step", [3, 4, 5])
+def test_a_stop_during_a_rollout_applies_nothing_of_it(last_step: int) -> None:
+    """Analytic: told to stop in the second rollout, at whichever of its steps: one update, no failure."""
+    stop_at = [last_step]
+    envs = NumberedEnvs(4, 1, on_step=lambda n: crew.stop.set() if n in stop_at else None)
+    crew = crew_of_one(300, envs)
+    calls = record_all(crew.locals[0])
+    crew.run()
+    assert envs.n_steps == last_step + 1
+    assert len(calls_of(calls, "learn")) == 1
+    assert crew.shared.counters.read().updates == 1
+    assert not crew.of_kind(Failure)
+    assert_same_weights(crew.shared.weights, crew.locals[0].weights)
+
+
+def test_a_worker_told_to_stop_while_the_gate_is_shut_applies_nothing() -> None:
+    """Analytic: what waits at the gate when the run is stopped is not let in for one more update."""
+    waiting = threading.Event()
+    envs = NumberedEnvs(4, 1, on_step=lambda n: waiting.set() if n == 2 else None)
+    crew = crew_of_one(300, envs)
+    with crew.shared.gate.shut():
+        thread = threading.Thread(target=crew.workers[0].run, daemon=True)
+        thread.start()
+        assert waiting.wait(30)
+        crew.stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert crew.shared.counters.read() == Counts()
+
+
+# Actions
+
+
+def test_actions_are_drawn_from_the_softmax() -> None:
+    """Analytic: frequencies of 20,000 draws within five standard deviations of the probabilities."""
+    logits = np.array([0.0, 1.0, -2.0, 3.0], np.float32)
+    n = 20_000
+    actions = worker.sample_actions(np.tile(logits, (n, 1)), np.random.default_rng(0))
+    assert actions.shape == (n,)
+    assert actions.dtype == np.int32
+    p = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum()
+    frequencies = np.bincount(actions, minlength=4) / n
+    assert np.all(np.abs(frequencies - p) < 5 * np.sqrt(p * (1 - p) / n))
+
+
+def test_rows_of_logits_are_drawn_independently() -> None:
+    """Analytic: equal rows of a fair coin agree half the time, within five standard deviations."""
+    generator = np.random.default_rng(1)
+    pairs = np.array([worker.sample_actions(np.zeros((2, 2), np.float32), generator) for _ in range(4000)])
+    assert abs((pairs[:, 0] == pairs[:, 1]).sum() - 2000) < 5 * 1000**0.5
+
+
+def test_certain_logits_leave_no_choice() -> None:
+    """Analytic: at ±1000 the likelier action is always taken, and nothing overflows."""
+    logits = np.array([[-1000, 1000, 0], [0, -1000, -1000], [-1000, -1000, 1000]], np.float32)
+    generator = np.random.default_rng(2)
+    with np.errstate(all="raise"):
+        for _ in range(100):
+            np.testing.assert_array_equal(worker.sample_actions(logits, generator), [1, 0, 2])
+
+
+def test_the_same_generator_draws_the_same_actions() -> None:
+    """Golden: as many draws as there are logits, in their order, from the generator handed in."""
+    logits = np.random.default_rng(3).standard_normal((5, 4)).astype(np.float32)
+    gumbel = np.random.default_rng(4).gumbel(size=(5, 4))
+    np.testing.assert_array_equal(
+        worker.sample_actions(logits, np.random.default_rng(4)), (logits + gumbel).argmax(axis=1)
+    )
+
+
+# One update in full
+
+
+def random_rollout(seed: int, n_steps: int = 3, n_envs: int = 2) -> Rollout:
+    generator = np.random.default_rng(seed)
+    return Rollout(
+        generator.standard_normal((n_steps + 1, n_envs, N_INPUTS)).astype(np.float32),
+        generator.integers(0, N_ACTIONS, (n_steps, n_envs)).astype(np.int32),
+        generator.standard_normal((n_steps, n_envs)).astype(np.float32),
+        (generator.random((n_steps, n_envs)) > 0.3).astype(np.float32),
+    )
+
+
+def numpy_half(w: dict[str, np.ndarray], head: str, x: np.ndarray) -> list[np.ndarray]:
+    """Input, two hidden layers and output of one half of mlp."""
+    layers = [x]
+    for layer in (f"{head}_dense1", f"{head}_dense2"):
+        layers.append(np.tanh(layers[-1] @ w[f"{layer}_kernel"] + w[f"{layer}_bias"]))
+    return [*layers, layers[-1] @ w[f"{head}_kernel"] + w[f"{head}_bias"]]
+
+
+def numpy_backwards(
+    w: dict[str, np.ndarray], head: str, layers: list[np.ndarray], d: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The gradient of every weight of one half, from the gradient d of its output."""
+    gradients = {}
+    for layer, x in zip((head, f"{head}_dense2", f"{head}_dense1"), layers[2::-1], strict=True):
+        gradients[f"{layer}_kernel"], gradients[f"{layer}_bias"] = x.T @ d, d.sum(axis=0)
+        d = d @ w[f"{layer}_kernel"].T * (1 - x**2)
+    return gradients
+
+
+def numpy_gradients(w: dict[str, np.ndarray], rollout: Rollout, h: Hyperparameters) -> dict[str, np.ndarray]:
+    """The gradient of the combined loss by hand, in float64."""
+    n_steps, n_envs = rollout.rewards.shape
+    x = rollout.observations.astype(np.float64)
+    returns = np.zeros((n_steps + 1, n_envs))
+    returns[-1] = numpy_half(w, "value", x[-1])[-1][:, 0]
+    for t in reversed(range(n_steps)):
+        returns[t] = rollout.rewards[t] + h.discount * rollout.continues[t] * returns[t + 1]
+    batch = x[:-1].reshape(-1, N_INPUTS)
+    policy, value = (numpy_half(w, head, batch) for head in ("policy", "value"))
+    advantages = returns[:-1].reshape(-1, 1) - value[-1]
+    p = np.exp(policy[-1]) / np.exp(policy[-1]).sum(axis=1, keepdims=True)
+    entropies = -(p * np.log(p)).sum(axis=1, keepdims=True)
+    taken = np.eye(N_ACTIONS)[rollout.actions.ravel()]
+    d_logits = advantages * (p - taken) + h.entropy_bonus * p * (np.log(p) + entropies)
+    d_values = -h.value_loss_coef * advantages
+    scale = 1 / (n_steps * n_envs) if h.loss_reduction == "mean" else 1
+    return numpy_backwards(w, "policy", policy, scale * d_logits) | numpy_backwards(w, "value", value, scale * d_values)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("limit", [0.5, 40.0])
+def test_an_update_equals_the_same_in_float64(reduction: str, limit: float) -> None:
+    """Parity: returns, losses, gradients, clipping, RMSProp and the copy of three updates, all arrays, by hand."""
+    h = HYPERPARAMETERS._replace(loss_reduction=reduction, entropy_bonus=0.3)
+    shared = make_shared(100, max_grad_norm=limit)
+    local = make_local(shared, NumberedEnvs(4, 2), h)
+    w = {name: value.astype(np.float64) for name, value in numpy_weights(shared.weights).items()}
+    m = {name: np.ones(shape) for name, shape in SHAPES.items()}
+    for seed, rate in enumerate((0.1, 0.2, 0.05)):
+        rollout = random_rollout(seed)
+        assert 0 < rollout.continues.mean() < 1
+        gradients = numpy_gradients(w, rollout, h)
+        norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
+        assert (norm > limit) == (limit == 0.5)
+        np.testing.assert_allclose(local.learn(rollout, np.float32(rate)), norm, rtol=1e-4)
+        for name in SHAPES:
+            g = gradients[name] * min(1, limit / norm)
+            m[name] = 0.99 * m[name] + 0.01 * g**2
+            before, w[name] = w[name], w[name] - rate * g / np.sqrt(m[name] + 1e-5)
+            np.testing.assert_allclose(shared.mean_squares[name], m[name], rtol=1e-5)
+            assert np.abs(w[name] - before).max() > 1e-4  # or the next line would say nothing
+            np.testing.assert_allclose(shared.weights[name], w[name], rtol=1e-4, atol=2e-6)
+    assert_same_weights(local.weights, shared.weights)
+
+
+def test_acting_gives_logits_and_values_of_the_local_weights() -> None:
+    """Parity: plain and compiled with XLA, against float64; then again after the local weights have changed."""
+    for compiled in (False, True):
+        local = make_local(make_shared(100), NumberedEnvs(4, 2), compile_act=compiled)
+        x = np.random.default_rng(5).standard_normal((2, N_INPUTS)).astype(np.float32)
+        for _ in range(2):
+            w = numpy_weights(local.weights)
+            expected = np.concatenate([numpy_half(w, head, x)[-1] for head in ("policy", "value")], axis=1)
+            np.testing.assert_allclose(local.act(x), expected, rtol=1e-4, atol=1e-6)
+            local.learn(random_rollout(6), np.float32(0.1))
+
+
+def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
+    """Parity: every figure against float64, gradients and activations too; no weight and no statistic moves."""
+    h = HYPERPARAMETERS._replace(entropy_bonus=0.3)
+    shared = make_shared(100)
+    local = make_local(shared, NumberedEnvs(4, 2), h, detailed=True)
+    before = [v.numpy() for v in (*shared.weights.values(), *shared.mean_squares.values(), *local.weights.values())]
+    rollout = random_rollout(7)
+    scalars, gradients, activations = local.measure(rollout)
+    after = [v.numpy() for v in (*shared.weights.values(), *shared.mean_squares.values(), *local.weights.values())]
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+    w = {name: value.astype(np.float64) for name, value in numpy_weights(shared.weights).items()}
+    expected = numpy_gradients(w, rollout, h)
+    norms = {
+        part: np.sqrt(sum((g**2).sum() for name, g in expected.items() if name.startswith(part)))
+        for part in ("policy", "value", "")
+    }
+    x = rollout.observations.reshape(-1, N_INPUTS)
+    policy, values = (numpy_half(w, head, x) for head in ("policy", "value"))
+    v = values[-1].reshape(4, 2)
+    returns = v.copy()
+    for t in (2, 1, 0):
+        returns[t] = rollout.rewards[t] + 0.9 * rollout.continues[t] * returns[t + 1]
+    log_p = policy[-1][:6] - np.log(np.exp(policy[-1][:6]).sum(axis=1, keepdims=True))
+    entropies = -(np.exp(log_p) * log_p).sum(axis=1)
+    taken = np.take_along_axis(log_p, rollout.actions.reshape(6, 1), axis=1)[:, 0]
+    advantages = (returns - v)[:3]
+    loss_policy = (-taken * advantages.ravel() - 0.3 * entropies).mean()
+    loss_value = 0.25 * (advantages**2).mean()
+    figures = {
+        "rl/policy_entropy": entropies.mean(),
+        "rl/advantage_mean": advantages.mean(),
+        "rl/explained_variance": 1 - advantages.var() / returns[:3].var(),
+        "loss/loss_policy": loss_policy,
+        "loss/loss_value": loss_value,
+        "loss/loss_combined": loss_policy + loss_value,
+        "loss/grads_norm_policy": norms["policy"],
+        "loss/grads_norm_value": norms["value"],
+        "loss/grads_norm_combined": norms[""],
+        "loss/grads_norm_combined_clipped": min(0.5, norms[""]),
+    }
+    assert norms[""] > 0.5
+    assert scalars.keys() == figures.keys()
+    for name, figure in figures.items():
+        np.testing.assert_allclose(scalars[name], figure, rtol=1e-4, err_msg=name)
+    for name in SHAPES:
+        np.testing.assert_allclose(gradients[name], expected[name], rtol=1e-3, atol=1e-6)
+    hidden = [*policy[1:3], *values[1:3]]
+    names = ["policy_dense1", "policy_dense2", "value_dense1", "value_dense2"]
+    for name, layer in zip(names, hidden, strict=True):
+        np.testing.assert_allclose(activations[name], layer, rtol=1e-4, atol=1e-6)
+
+
+def test_measuring_an_image_network_adds_up_the_parts() -> None:
+    """Analytic: policy and value gradients share the hidden layers, so the norm is of their sum, not theirs added."""
+    h = HYPERPARAMETERS._replace(network="small", steps_per_update=1)
+    shapes = network.weight_shapes("small", (84, 84, 4), N_ACTIONS)
+    generator = np.random.default_rng(8)
+    rollout = Rollout(
+        generator.integers(0, 256, (2, 1, 84, 84, 4)).astype(np.uint8),
+        np.zeros((1, 1), np.int32),
+        np.full((1, 1), 5, np.float32),
+        np.ones((1, 1), np.float32),
+    )
+    shared = make_shared(100, shapes=shapes)
+    local = LocalNetwork(shared, h, tf.TensorSpec((2, 1, 84, 84, 4), tf.uint8), compile_act=False, detailed=True)
+    scalars, gradients, activations = local.measure(rollout)
+    norm = np.sqrt(sum((g.numpy().astype(float) ** 2).sum() for g in gradients.values()))
+    np.testing.assert_allclose(scalars["loss/grads_norm_combined"], norm, rtol=1e-4)
+    np.testing.assert_allclose(local.learn(rollout, np.float32(0.01)), norm, rtol=1e-4)
+    assert list(activations) == ["conv1", "conv2", "dense"]
+
+
+# The debug log
+
+
+def dumped(text: str) -> list[tuple[int, str, str, np.ndarray]]:
+    """Update, purpose, name and array of each line, read independently of a3c.debug_dump."""
+    found = []
+    for line in text.splitlines():
+        match = re.fullmatch(
+            r"A3C-DUMP update=(\d+) purpose=(\w+) name=(\w+) dtype=(\w+) shape=([\d,]*) \[(.*)\]", line
+        )
+        if match:
+            update, purpose, name, dtype, shape, values = match.groups()
+            array = np.array(values.split(), dtype).reshape([int(side) for side in shape.split(",")])
+            found.append((int(update), purpose, name, array))
+    return found
+
+
+def debug_crew(steps: int, envs: NumberedEnvs, debug: bool = True) -> tuple[Crew, list[tuple]]:
+    crew = crew_of_one(steps, envs)
+    local = LocalNetwork(
+        crew.shared, HYPERPARAMETERS, tf.TensorSpec(envs.observations.shape, tf.float32), debug=debug
+    )
+    calls = record_all(local)
+    crew.workers[0]._local = crew.locals[0] = local
+    return crew, calls
+
+
+def test_debug_dumps_all_that_the_network_was_fed(capfd: pytest.CaptureFixture[str]) -> None:
+    """Parity: every line in order, every number as it was, for two rollouts with a truncation in the second."""
+    envs = NumberedEnvs(4, 1, terminations={(1, 0)}, truncations={(3, 0)})
+    crew, calls = debug_crew(6, envs)
+    crew.run()
+    assert not crew.of_kind(Failure)
+    lines = dumped(capfd.readouterr().err)
+    train = ["observations", "actions", "rewards", "continues", "returns", "values", "advantages"]
+
+    expected: list[tuple[int, str, str, np.ndarray | None]] = []
+    n_updates = 0
+    for name, arguments, _ in calls:
+        if name in ("act", "evaluate_last"):
+            purpose = {"act": "act", "evaluate_last": "last"}[name]
+            expected.append((n_updates, purpose, "observations", arguments[0]))
+        elif name == "learn":
+            rollout = arguments[0]
+            fields = (rollout.observations[:-1], *rollout[1:], None, None, None)
+            expected += [(n_updates, "train", *pair) for pair in zip(train, fields, strict=True)]
+            expected.append((n_updates, "bootstrap", "observations", rollout.observations[-1]))
+            n_updates += 1
+    assert [line[:3] for line in lines] == [line[:3] for line in expected]
+    assert [purpose for _, purpose, _, _ in lines].count("last") == 1
+    for (_, _, _, ours), (_, _, _, theirs) in zip(lines, expected, strict=True):
+        if theirs is not None:
+            np.testing.assert_array_equal(ours, theirs)
+            assert ours.dtype == theirs.dtype
+
+    # Returns, values and advantages of the first rollout: values as acting saw them, the rest by hand.
+    first = {name: array for update, purpose, name, array in lines if (update, purpose) == (0, "train")}
+    values = np.array([result[:, -1] for _, _, result in calls_of(calls, "act")[:3]])
+    np.testing.assert_allclose(first["values"], values, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(first["advantages"], first["returns"] - first["values"], rtol=1e-5)
+    np.testing.assert_allclose(first["returns"][1], first["rewards"][1], rtol=1e-6)
+    np.testing.assert_allclose(first["returns"][0], first["rewards"][0] + 0.9 * first["rewards"][1], rtol=1e-6)
+
+
+def test_without_debug_nothing_is_dumped_and_the_weights_are_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    """Parity: the same run with and without the dump; only one prints."""
+    results = []
+    for debug in (True, False):
+        crew, _ = debug_crew(18, NumberedEnvs(4, 1, truncations={(4, 0)}), debug)
+        crew.run()
+        results.append((crew.shared.weights, len(dumped(capfd.readouterr().err))))
+    (with_dump, n_lines), (without, n_none) = results
+    assert n_none == 0
+    assert n_lines == 18 + 1 + 6 * 8
+    for name in SHAPES:
+        np.testing.assert_allclose(with_dump[name], without[name], rtol=1e-4, atol=1e-6)
+
+
+# And it learns
+
+
+def test_two_workers_learn_a_bandit() -> None:
+    """Learning: which of two actions pays depends on the picture; from half to nearly always within 500 updates."""
+    shapes = network.weight_shapes("mlp", (2,), 2)
+    shared = make_shared(500 * 6, shapes=shapes, rmsprop_initial=0.0)
+    crew = Crew(shared, [BanditEnvs(4, 2, seed) for seed in range(2)])
+    probabilities = []
+    for _ in range(2):
+        logits = network.forward("mlp", shared.weights, tf.eye(2)).logits
+        probabilities.append(np.diag(tf.nn.softmax(logits)))
+        crew.run()
+    before, after = probabilities
+    assert np.all(before < 0.7)
+    assert np.all(after > 0.95)
