@@ -40,11 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if parsed.params.load_ckpt:
             info = checkpoint.read_info(checkpoint.find(pathlib.Path(parsed.params.load_ckpt)))
             checkpoint.check_fits(info, subject)
-        folder = run_dir.create(parsed, argv)
+        folder = run_dir.create(parsed, argv, description._asdict())
     except (params.BadInput, env.UnsupportedEnv, checkpoint.UnusableCheckpoint) as error:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 2
-    print(f"run folder: {folder}", flush=True)
+    # Said before anything slow; the log is opened later, and goes on in the same file.
+    print(line := f"run folder: {folder}", flush=True)
+    (folder / "log.txt").write_text(line + "\n", encoding="utf-8", errors="surrogateescape")
     settings = settings.in_run(str(folder / "monitor"), time.time())
     envs: list[env.EnvProcesses] = []
     try:

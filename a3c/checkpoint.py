@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Checkpointer:
         self._manager = tf.train.CheckpointManager(
             tf.train.Checkpoint(**self._copies), str(folder), n_kept, checkpoint_name="ckpt"
         )
+        self._n_steps_saved: int | None = None
 
     def save(self) -> pathlib.Path:
         """Write one checkpoint named by its steps; returns its prefix."""
@@ -82,7 +83,12 @@ class Checkpointer:
             for part, copies in self._copies.items():
                 for name, variable in getattr(self._shared, part).items():
                     copies[name].assign(variable)
-        prefix = pathlib.Path(self._manager.save(checkpoint_number=counts.steps))
+        prefix = self._folder / f"ckpt-{counts.steps}"
+        # Tensors change with every update and only then. Written anew under the same name, they
+        # would for a moment not be those that the JSON is of.
+        if counts.steps != self._n_steps_saved:
+            self._manager.save(checkpoint_number=counts.steps)
+            self._n_steps_saved = counts.steps
         content: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             **self._subject._asdict(),
@@ -107,6 +113,13 @@ class Checkpointer:
 
 def find(path: pathlib.Path) -> pathlib.Path:
     """The prefix of the checkpoint named, or of the newest of a run or checkpoints folder."""
+    try:
+        return _find(path)
+    except (OSError, ValueError) as error:  # a name that no file can have, a folder that is closed
+        raise UnusableCheckpoint(f"no checkpoint at {path}: {error}") from error
+
+
+def _find(path: pathlib.Path) -> pathlib.Path:
     if path.is_dir():
         folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
         found = [
@@ -134,35 +147,63 @@ def read_info(prefix: pathlib.Path) -> Info:
     path = prefix.with_name(prefix.name + ".json")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format_version"] != FORMAT_VERSION:
+        _check_content(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnusableCheckpoint(f"cannot read {path}: {error}") from error
+    files = content["files"]
+    found = {file.name: _file_checksum(file) for file in _tensor_files(prefix)}
+    for name in sorted({f"{prefix.name}.index", *files, *found}):
+        if name not in files or files[name] != found.get(name):
             raise UnusableCheckpoint(
-                f"{path} has format {content['format_version']!r};"
-                f" this version reads {FORMAT_VERSION}"
+                f"{prefix.with_name(name)} is missing or damaged:"
+                f" its checksum is not the one in {path.name}"
             )
-        if content.pop("checksum") != _checksum(content):
-            raise UnusableCheckpoint(f"{path} is damaged: its checksum does not fit its content")
-        files = content["files"]
-        info = Info(
-            prefix,
-            Subject(
-                content["env_id"],
-                content["preprocessing"],
-                content["network"],
-                tuple(content["observation_shape"]),
-                content["n_actions"],
-            ),
-            dict(content["params"]),
-            dict(content["counters"]),
-            "mean_squares" in content["contains"],
+    subject = Subject(*(content[name] for name in Subject._fields))
+    return Info(
+        prefix,
+        subject._replace(observation_shape=tuple(subject.observation_shape)),
+        content["params"],
+        content["counters"],
+        "mean_squares" in content["contains"],
+    )
+
+
+def _check_content(content: Any) -> None:
+    """Raise ValueError unless a JSON's content is as `save` writes it."""
+    if not isinstance(content, dict):
+        raise ValueError("it holds no object")
+    version = content.get("format_version")
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise ValueError(
+            f"its format_version is {str(version)[:40]!r}, this code reads {FORMAT_VERSION}"
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UnusableCheckpoint(f"cannot read {path}: {error!r}") from error
-    for tensor_file in (prefix.with_name(prefix.name + ".index"), *_tensor_files(prefix)):
-        if files.get(tensor_file.name) != _file_checksum(tensor_file):
-            raise UnusableCheckpoint(
-                f"{tensor_file} is missing or damaged: its checksum is not the one in {path.name}"
-            )
-    return info
+    unsealed = {name: value for name, value in content.items() if name != "checksum"}
+    if content.get("checksum") != _checksum(unsealed):
+        raise ValueError("it is damaged: its checksum does not fit its content")
+    for name, is_right in _IS_RIGHT.items():
+        if name not in content or not is_right(content[name]):
+            raise ValueError(f"its {name} is missing or of the wrong type")
+
+
+def _is_count(value: object, least: int = 0) -> bool:
+    return type(value) is int and value >= least
+
+
+_COUNTERS = {"steps", "updates", "games", "frames"}
+_IS_RIGHT: dict[str, Callable[[Any], bool]] = {
+    "env_id": lambda x: isinstance(x, str),
+    "preprocessing": lambda x: isinstance(x, str),
+    "network": lambda x: isinstance(x, str),
+    "observation_shape": lambda x: isinstance(x, list) and all(_is_count(n, 1) for n in x),
+    "n_actions": lambda x: _is_count(x, 1),
+    "params": lambda x: isinstance(x, dict),
+    "counters": lambda x: (
+        isinstance(x, dict) and set(x) == _COUNTERS and all(map(_is_count, x.values()))
+    ),
+    "contains": lambda x: x in (["weights"], ["weights", "mean_squares"]),
+    # The tensor files' names, without a path, so that none points out of the folder.
+    "files": lambda x: isinstance(x, dict) and all("/" not in name for name in x),
+}
 
 
 def check_fits(info: Info, subject: Subject) -> None:

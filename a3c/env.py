@@ -103,7 +103,11 @@ def make_env(
     seeded = preprocessing.SeedGames(monitor, seeds)
     if is_image:
         return _preprocess(seeded, settings, _n_noops(*key, settings.max_n_noops), monitor)
-    return DtypeObservation(seeded, np.float32)
+    if base.observation_space.dtype == np.float32:
+        return seeded
+    with warnings.catch_warnings():  # Of the bounds' loss of precision.
+        warnings.simplefilter("ignore", UserWarning)
+        return DtypeObservation(seeded, np.float32)
 
 
 def _preprocess(

@@ -166,7 +166,7 @@ def _git(code: pathlib.Path, *args: str) -> str | None:
     # A caller that is itself a git hook has variables that point at another repository.
     pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
     env = {name: value for name, value in os.environ.items() if name not in pointers}
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(code), *args]
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(code), *args]
     try:
         done = subprocess.run(
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_SECONDS

@@ -113,9 +113,9 @@ def _build_workers(
             tf.TensorSpec(processes.observations.shape, processes.observations.dtype),
             compile_act=not params.no_xla,
             debug=params.debug,
+            measures=number == 0,
             detailed=params.detailed_logs,
         )
-        local.trace(measures=number == 0)
         generator = seeding.generator(params.seed, seeding.Purpose.ACTIONS, worker=number)
         workers.append(
             Worker(

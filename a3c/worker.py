@@ -115,7 +115,11 @@ class Environments(Protocol):
 
 
 class LocalNetwork:
-    """A worker's own weights, and the traced functions over them; made before any thread starts."""
+    """A worker's own weights, and the traced functions over them; made before any thread starts.
+
+    What is kept are the concrete functions that tracing made. They cannot trace again, and calling
+    one takes half the time of going through `tf.function`, which checks for that at each call.
+    """
 
     def __init__(
         self,
@@ -125,6 +129,7 @@ class LocalNetwork:
         *,
         compile_act: bool = True,
         debug: bool = False,
+        measures: bool = False,
         detailed: bool = False,
     ) -> None:
         """`observations` is the spec of one rollout's: (T + 1, K, ...)."""
@@ -143,29 +148,23 @@ class LocalNetwork:
             tf.TensorSpec((n_steps_and_one - 1, n_envs), tf.float32),
             tf.TensorSpec((n_steps_and_one - 1, n_envs), tf.float32),
         )
-        self._one_step = one_step = tf.TensorSpec(observations.shape[1:], observations.dtype)
+        one_step = tf.TensorSpec(observations.shape[1:], observations.dtype)
         # XLA makes the small forward pass of acting faster and the gradients slower, so only acting
         # is compiled.
         xla = {"jit_compile": True} if compile_act and not debug else {}
         self.act = self._trace(self._act("act"), one_step, **xla)
         self.evaluate_last = self._trace(self._act("last"), one_step) if debug else self.act
         self.learn = self._trace(self._learn, rollout, tf.TensorSpec((), tf.float32))
-        self.measure = self._trace(self._measure, rollout)
+        self.measure = self._trace(self._measure, rollout) if measures else None
+        if xla:
+            self.act(tf.zeros(one_step.shape, one_step.dtype))  # XLA compiles at the first call
 
     def _trace(self, function: Callable, *signature: object, **options: bool) -> Any:
         def counted(*arguments: object) -> object:
             self.n_traces += 1
             return function(*arguments)
 
-        return tf.function(counted, input_signature=signature, **options)
-
-    def trace(self, *, measures: bool) -> None:
-        """Trace everything that the worker will call, so that no thread ever traces."""
-        self.act(
-            tf.zeros(self._one_step.shape, self._one_step.dtype)
-        )  # XLA compiles at the first call
-        for function in (self.evaluate_last, self.learn, *([self.measure] if measures else [])):
-            function.get_concrete_function()
+        return tf.function(counted, input_signature=signature, **options).get_concrete_function()
 
     def _act(self, purpose: str) -> Callable:
         def act(observations: tf.Tensor) -> tf.Tensor:

@@ -34,11 +34,20 @@ def processes(name, n_envs=1, worker=0, timeout_seconds=DEADLINE_SECONDS):
         envs.close()
 
 
+def state_and_parent(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+
+
 def is_running(pid):
     """Whether a process exists and is not a zombie."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    try:
+        return state_and_parent(pid)[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def parent_of(pid):
+    return int(state_and_parent(pid)[1])
 
 
 def wait_for_end(pids):
@@ -108,14 +117,26 @@ def test_an_error_in_a_step_arrives_in_words():
 
 
 def test_a_killed_process_is_named_at_once():
-    """Analytic: while waiting for its answer, and long before the timeout."""
+    """Analytic: the one that died, when it is asked for the next step."""
     with processes(TOY + "Vector-v0", n_envs=2, worker=1) as envs:
         envs.reset()
-        begun = time.monotonic()
         os.kill(envs.pids[1], signal.SIGKILL)
-        with pytest.raises(EnvError, match=r"worker 1, environment 1 died \(exit code -9\)"):
-            for _ in range(10_000):
-                envs.step(np.array([0, 0]), 0)
+        wait_for_end(envs.pids[1:])
+        with pytest.raises(EnvError, match=r"^worker 1, environment 1 died \(exit code -9\)$"):
+            envs.step(np.array([0, 0]), 0)
+
+
+def test_a_process_killed_while_it_steps_is_named_at_once():
+    """Analytic: long before the timeout, although it owes an answer."""
+    with processes(TOY + "HangsInStep-v0") as envs:
+        envs.reset()
+        for _ in range(2):
+            envs.step(np.array([0]), 0)
+        envs._processes[0].request_step(0, 0)
+        begun = time.monotonic()
+        os.kill(envs.pids[0], signal.SIGKILL)
+        with pytest.raises(EnvError, match=r"died \(exit code -9\)"):
+            envs._processes[0].receive()
         assert time.monotonic() - begun < DEADLINE_SECONDS / 2
 
 
@@ -200,14 +221,24 @@ def program(tmp_path):
     def start(name, ending):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, str(path), name, ending]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes))
-        pids = [int(pid) for pid in started[-1].stdout.readline().split()]
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
         assert len(pids) == 2
         if ending != "exit":
-            assert started[-1].stdout.readline() == "waiting\n"
+            assert process.stdout.readline() == "waiting\n"
             assert all(map(is_running, pids))
-        return started[-1], pids
+            pids.append(parent_of(pids[0]))  # The fork server.
+            assert pids[-1] != process.pid
+        return process, pids
 
     yield start
     for process in started:

@@ -5,6 +5,7 @@ import csv
 import itertools
 import json
 import warnings
+from typing import Any
 
 import cv2
 import gymnasium
@@ -36,7 +37,9 @@ def noop_sequence(worker, env, seed=0, first_game=0, n_games=6, max_n_noops=30):
 @contextlib.contextmanager
 def processes(name, n_envs=1, worker=0, n_slots=2, **kwargs):
     """A worker's processes, reset, and always closed."""
-    arguments = {key: kwargs.pop(key) for key in ("timeout_seconds", "first_games") if key in kwargs}
+    arguments = {
+        key: kwargs.pop(key) for key in ("timeout_seconds", "first_games") if key in kwargs
+    }
     settings = EnvSettings(name, seed=0, **kwargs)
     envs = EnvProcesses(settings, worker, n_envs, describe_env(settings), n_slots, **arguments)
     try:
@@ -103,10 +106,15 @@ def test_the_emulator_skips_no_frames_of_its_own():
     for name in ATARI:
         env = make_env(EnvSettings(name, 0))
         env.reset()
-        emulator = env.unwrapped.ale
+        emulator = inner(env).ale
         before = emulator.getEpisodeFrameNumber()
         env.step(1)
         assert emulator.getEpisodeFrameNumber() - before == 4
+
+
+def inner(env) -> Any:
+    """The environment under all layers, whatever it is."""
+    return env.unwrapped
 
 
 def layers(env):
@@ -229,17 +237,21 @@ def test_other_environments_are_seeded_with_each_game():
         seeding.seed_sequence(3, seeding.Purpose.EMULATOR, 1, 2, game).generate_state(1)[0]
         for game in (5, 6, 7)
     ]
-    assert env.unwrapped.seeds == expected
+    assert inner(env).seeds == expected
 
 
 def test_atari_is_seeded_once(monkeypatch):
     """Analytic: a seeded reset reloads the ROM, so only the first is."""
     env = make_env(EnvSettings("PongNoFrameskip-v4", 0))
     seeds = []
-    reset = env.unwrapped.reset
-    monkeypatch.setattr(
-        env.unwrapped, "reset", lambda *, seed, options: seeds.append(seed) or reset(seed=seed)
-    )
+    emulator = env.unwrapped
+    reset = emulator.reset
+
+    def recording_reset(*, seed, options):
+        seeds.append(seed)
+        return reset(seed=seed, options=options)
+
+    monkeypatch.setattr(emulator, "reset", recording_reset)
     for _ in range(3):
         env.reset()
     assert seeds[0] is not None
@@ -258,13 +270,13 @@ class Recorder(gymnasium.Wrapper):
 
     def reset(self, **kwargs):
         frame, info = self.env.reset(**kwargs)
-        self.games.append([(None, frame.copy(), 0.0, False, self.unwrapped.ale.lives())])
+        self.games.append([(None, frame.copy(), 0.0, False, inner(self).ale.lives())])
         return frame, info
 
     def step(self, action):
         frame, reward, terminated, truncated, info = self.env.step(action)
         ended = terminated or truncated
-        self.games[-1].append((action, frame.copy(), reward, ended, self.unwrapped.ale.lives()))
+        self.games[-1].append((action, frame.copy(), reward, ended, inner(self).ale.lives()))
         return frame, reward, terminated, truncated, info
 
 
@@ -283,7 +295,9 @@ def replay_by_hand(games, n_noops):
             pairs += [start + 9, start + 5, start + 1]
             stack = []
             for newest in reversed(pairs[:4]):
-                rgb = np.where(frames[newest] > frames[newest - 1], frames[newest], frames[newest - 1])
+                rgb = np.where(
+                    frames[newest] > frames[newest - 1], frames[newest], frames[newest - 1]
+                )
                 gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
                 stack.append(cv2.resize(gray, (84, 84), interpolation=cv2.INTER_LINEAR))
             observation = np.stack(stack, axis=-1)
@@ -308,7 +322,7 @@ def test_replay_by_hand(name, monkeypatch):
     seen = [(observation, None, None)]
     n_games = 1
     for step in range(300):
-        action = int(rng.integers(env.action_space.n))
+        action = int(rng.integers(inner(env).action_space.n))
         observation, reward, terminated, truncated, _ = env.step(action)
         seen.append((observation, reward, terminated or truncated))
         assert recorder.games[-1][-1][0] == action
@@ -364,7 +378,9 @@ def test_observations_and_results_of_several_environments():
                 assert result.terminated[env] == terminated
                 assert result.truncated[env] == truncated
             games += result.games
-        monitors = [layer for local in here for layer in layers(local) if isinstance(layer, Monitor)]
+        monitors = [
+            layer for local in here for layer in layers(local) if isinstance(layer, Monitor)
+        ]
         assert envs.n_frames == sum(monitor.n_frames for monitor in monitors)
         finished = [monitor.take_finished() for monitor in monitors]
     for env, own in enumerate(finished):
@@ -462,7 +478,11 @@ def test_first_games():
 def test_worker_0_does_not_know_how_many_workers_there_are():
     """Parity: its streams alone, and beside another worker with more environments."""
     name = TOY + "Numbers-v0"
-    with processes(name) as alone, processes(name, n_envs=2) as wide, processes(name, worker=1) as other:
+    with (
+        processes(name) as alone,
+        processes(name, n_envs=2) as wide,
+        processes(name, worker=1) as other,
+    ):
         for envs in (alone, wide, other):
             envs.reset()
         np.testing.assert_array_equal(alone.observations[0, 0], wide.observations[0, 0])

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from a3c import losses
 
 
-def returns_of(rewards: object, continues: object, bootstrap: object, discount: float) -> np.ndarray:
+def returns_of(
+    rewards: object, continues: object, bootstrap: object, discount: float
+) -> np.ndarray:
     tensors = (tf.constant(x, tf.float32) for x in (rewards, continues, bootstrap))
     return losses.n_step_returns(*tensors, discount).numpy()
 
@@ -31,7 +33,9 @@ def numpy_returns(
 def test_returns_are_discounted_sums_with_a_bootstrap() -> None:
     """Analytic: 1, 2, 3 and then a value of 8, at γ = ½."""
     returns = returns_of([[1], [2], [3]], [[1], [1], [1]], [8], 0.5)
-    np.testing.assert_array_equal(returns, [[1 + 0.5 * 2 + 0.25 * 3 + 0.125 * 8], [2 + 1.5 + 2], [3 + 4]])
+    np.testing.assert_array_equal(
+        returns, [[1 + 0.5 * 2 + 0.25 * 3 + 0.125 * 8], [2 + 1.5 + 2], [3 + 4]]
+    )
 
 
 def test_constant_reward_sums_to_the_geometric_series() -> None:
@@ -121,7 +125,11 @@ def numpy_losses(
     entropy = -np.where(p > 0, p * log_p, 0).sum(axis=-1)
     advantages = returns.astype(np.float64) - values
     taken = np.take_along_axis(log_p, actions[..., None], axis=-1)[..., 0]
-    return -taken * advantages - entropy_bonus * entropy, value_loss_coef * 0.5 * advantages**2, entropy
+    return (
+        -taken * advantages - entropy_bonus * entropy,
+        value_loss_coef * 0.5 * advantages**2,
+        entropy,
+    )
 
 
 @pytest.mark.parametrize("scale", [0.01, 1, 30, 1000])
@@ -134,13 +142,22 @@ def test_losses_equal_plain_numpy(scale: float, reduction: str) -> None:
     reduce = {"mean": np.mean, "sum": np.sum}[reduction]
     np.testing.assert_allclose(result.policy, reduce(policy), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(result.value, reduce(value), rtol=1e-5)
-    np.testing.assert_allclose(result.combined, reduce(policy) + reduce(value), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        result.combined, reduce(policy) + reduce(value), rtol=1e-4, atol=1e-5
+    )
     np.testing.assert_allclose(result.entropy, entropy.mean(), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(result.advantages, inputs[3] - inputs[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    "row", [(-1000, 1000, 0, 0, 0), (1000, 1000, -1000, 0, 0), (-1000,) * 5, (1000,) * 5, (-1000, 0, 0, 0, 1000)]
+    "row",
+    [
+        (-1000, 1000, 0, 0, 0),
+        (1000, 1000, -1000, 0, 0),
+        (-1000,) * 5,
+        (1000,) * 5,
+        (-1000, 0, 0, 0, 1000),
+    ],
 )
 def test_extreme_logits_leave_everything_finite_and_right(row: tuple[float, ...]) -> None:
     """Parity: values against float64, gradients finite, where every action in turn was taken."""
@@ -164,7 +181,9 @@ def test_extreme_logits_leave_everything_finite_and_right(row: tuple[float, ...]
 @pytest.mark.parametrize("n_actions", [2, 6, 18])
 def test_entropy_of_a_uniform_policy_is_log_n(n_actions: int) -> None:
     """Analytic: whatever number all logits share."""
-    logits = np.array([0.0, -7.0, 1000.0], np.float32)[:, None, None] * np.ones((1, 1, n_actions), np.float32)
+    logits = np.array([0.0, -7.0, 1000.0], np.float32)[:, None, None] * np.ones(
+        (1, 1, n_actions), np.float32
+    )
     zeros = np.zeros((3, 1), np.float32)
     result = losses_of(logits, zeros, zeros.astype(np.int32), zeros, entropy_bonus=1.0)
     np.testing.assert_allclose(result.entropy, np.log(n_actions), rtol=1e-6)
@@ -223,7 +242,9 @@ def test_no_gradient_flows_through_the_bootstrap() -> None:
         result = losses_of(tf.zeros((2, 1, 2)), values[:-1], tf.zeros((2, 1), tf.int32), returns)
     np.testing.assert_array_equal(returns, [[4], [6]])
     np.testing.assert_allclose(
-        tape.gradient(result.combined, values), [[0.5 * (1 - 4) / 2], [0.5 * (2 - 6) / 2], [0]], rtol=1e-6
+        tape.gradient(result.combined, values),
+        [[0.5 * (1 - 4) / 2], [0.5 * (2 - 6) / 2], [0]],
+        rtol=1e-6,
     )
     # Negative control: the returns themselves do depend on the bootstrap.
     assert tape.gradient(returns, values).numpy()[-1, 0] == 0.75

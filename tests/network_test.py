@@ -111,7 +111,9 @@ def test_mlp_has_the_shapes_and_the_size_counted_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("name", "strides"), [("nature", (4, 2, 1)), ("small", (4, 2))])
-def test_image_networks_compute_what_plain_numpy_computes(name: str, strides: tuple[int, ...]) -> None:
+def test_image_networks_compute_what_plain_numpy_computes(
+    name: str, strides: tuple[int, ...]
+) -> None:
     """Parity: logits, values and every hidden layer of two images, against loops in float64."""
     weights = random_weights(name, IMAGE, 6)
     images = np.random.default_rng(1).integers(0, 256, (2, *IMAGE), dtype=np.uint8)
@@ -140,7 +142,9 @@ def test_mlp_computes_what_plain_numpy_computes() -> None:
         for layer in (f"{head}_dense1", f"{head}_dense2"):
             x = np.tanh(x @ w[f"{layer}_kernel"] + w[f"{layer}_bias"])
             np.testing.assert_allclose(predictions.activations[layer], x, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(actual, x @ w[f"{head}_kernel"] + w[f"{head}_bias"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            actual, x @ w[f"{head}_kernel"] + w[f"{head}_bias"], rtol=1e-5, atol=1e-6
+        )
     assert predictions.logits.shape == (5, 4)
     assert predictions.values.shape == (5,)
 
@@ -152,7 +156,9 @@ def test_pixels_are_scaled_to_one() -> None:
     weights["conv1_bias"] = np.full_like(weights["conv1_bias"], 0.5)
     images = np.stack([np.full(IMAGE, level, np.uint8) for level in (0, 51, 255)])
     conv1 = network.forward("small", weights, tf.constant(images)).activations["conv1"].numpy()
-    expected = np.broadcast_to(np.array([0, 0.2 * 256, 256])[:, None, None, None] + 0.5, (3, 20, 20, 16))
+    expected = np.broadcast_to(
+        np.array([0, 0.2 * 256, 256])[:, None, None, None] + 0.5, (3, 20, 20, 16)
+    )
     np.testing.assert_allclose(conv1, expected, rtol=1e-5)
 
 
@@ -206,7 +212,9 @@ def test_matmul_has_the_plain_gradient(n_rows: int) -> None:
             product = matmul(x, kernel)
             loss = tf.reduce_sum(product * weight)
         gradients.append(tape.gradient(loss, [x, kernel]))
-        np.testing.assert_allclose(product, x.numpy().astype(float) @ kernel.numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            product, x.numpy().astype(float) @ kernel.numpy(), rtol=1e-4, atol=1e-5
+        )
     by_hand = (weight.numpy() @ kernel.numpy().T, x.numpy().T @ weight.numpy())
     for ours, plain, expected in zip(*gradients, by_hand, strict=True):
         np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
@@ -262,7 +270,9 @@ def assert_uniform(values: np.ndarray, limit: float) -> None:
     assert np.abs(values).max() <= limit * (1 + 1e-6)
     x = values.astype(np.float64).ravel() / limit
     assert abs(x.mean()) < 5 * (1 / 3 / x.size) ** 0.5
-    assert abs((x**2).mean() - 1 / 3) < 5 * (4 / 45 / x.size) ** 0.5  # the variance of x² is 1/5 − 1/9
+    assert (
+        abs((x**2).mean() - 1 / 3) < 5 * (4 / 45 / x.size) ** 0.5
+    )  # the variance of x² is 1/5 − 1/9
 
 
 @pytest.mark.parametrize(("name", "shape"), [("nature", IMAGE), ("small", IMAGE), ("mlp", (4,))])
@@ -288,7 +298,10 @@ def test_orthogonal_favours_no_sign() -> None:
     """Analytic: over 200 draws the first entry is positive half the time, within five standard deviations."""
     shapes = {"value_kernel": (3, 1), "value_bias": (1,)}
     generator = np.random.default_rng(8)
-    first = [network.initial_weights(shapes, "orthogonal", generator)["value_kernel"][0, 0] for _ in range(200)]
+    first = [
+        network.initial_weights(shapes, "orthogonal", generator)["value_kernel"][0, 0]
+        for _ in range(200)
+    ]
     assert abs(np.sum(np.array(first) > 0) - 100) < 5 * 50**0.5
 
 

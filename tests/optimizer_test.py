@@ -19,7 +19,9 @@ def rmsprop(
     epsilon: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the module does, by the same kernel, for a row of gradients."""
-    variables = [tf.Variable(x, dtype=tf.float32) for x in (theta, mean_square, np.zeros_like(theta))]
+    variables = [
+        tf.Variable(x, dtype=tf.float32) for x in (theta, mean_square, np.zeros_like(theta))
+    ]
     for gradient in gradients:
         optimizer.rmsprop_step(
             *variables,
@@ -98,10 +100,14 @@ def test_first_step_from_each_start() -> None:
 GRADIENTS = (np.array([[3.0, 0.0], [0.0, -4.0]]), np.array([12.0]))  # joint norm 13
 
 
-@pytest.mark.parametrize(("limit", "factor"), [(6.5, 0.5), (13.0, 1.0), (26.0, 1.0), (13 * 2**-10, 2**-10)])
+@pytest.mark.parametrize(
+    ("limit", "factor"), [(6.5, 0.5), (13.0, 1.0), (26.0, 1.0), (13 * 2**-10, 2**-10)]
+)
 def test_clipping_scales_all_arrays_by_one_factor(limit: float, factor: float) -> None:
     """Analytic: 3, 4 and 12 have the norm 13, below, at and above the limit."""
-    clipped, norm = optimizer.clip_by_global_norm([tf.constant(g, tf.float32) for g in GRADIENTS], limit)
+    clipped, norm = optimizer.clip_by_global_norm(
+        [tf.constant(g, tf.float32) for g in GRADIENTS], limit
+    )
     np.testing.assert_allclose(norm, 13.0, rtol=1e-6)
     for ours, gradient in zip(clipped, GRADIENTS, strict=True):
         np.testing.assert_allclose(ours, factor * gradient, rtol=1e-6)
@@ -119,7 +125,10 @@ def test_clipping_leaves_a_zero_gradient_alone() -> None:
 def test_clipping_equals_plain_numpy(seed: int) -> None:
     """Parity: norms of a network's shapes, over and under the limit, in float64."""
     generator = np.random.default_rng(seed)
-    gradients = [generator.standard_normal(shape).astype(np.float32) for shape in ((8, 8, 4, 16), (16,), (3,))]
+    gradients = [
+        generator.standard_normal(shape).astype(np.float32)
+        for shape in ((8, 8, 4, 16), (16,), (3,))
+    ]
     norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients))
     for limit in (0.5 * norm, 2 * norm):
         clipped, actual_norm = optimizer.clip_by_global_norm(gradients, limit)

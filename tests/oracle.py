@@ -331,18 +331,17 @@ def targets(
 
 
 def losses(
-    network: str,
-    weights: Mapping[str, Array],
+    logits: Array,
+    values: Array,
     rollout: Rollout,
     hyperparameters: Hyperparameters,
     constants: Targets,
 ) -> Losses:
-    """The losses of a rollout, for given returns and advantages: what `gradients` derives."""
-    observations = _check_and_flatten(network, weights, rollout)
-    outputs = forward(network, weights, observations[: rollout.actions.size])
-    log_policy = log_softmax(outputs["policy"])
+    """What `gradients` derives: the losses of logits (T * K, A) and values (T * K, 1) of a
+    rollout's states but the last, for given returns and advantages."""
+    log_policy = log_softmax(logits)
     chosen = log_policy[np.arange(len(log_policy)), rollout.actions.ravel()]
-    errors = constants.returns.ravel() - outputs["value"][:, 0]
+    errors = constants.returns.ravel() - values[:, 0]
 
     scale = _scale(rollout, hyperparameters)
     policy = scale * float(np.sum(-chosen * constants.advantages.ravel()))

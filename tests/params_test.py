@@ -290,6 +290,13 @@ def test_texts_that_no_folder_or_environment_has_are_refused(name, text):
     assert len(line) <= 500
 
 
+def test_what_was_given_is_shown_in_one_line_of_bounded_length():
+    """Analytic: control characters are refused even where a number may have space around it."""
+    assert params.parse([PONG, "--n_workers", " 5 "]).params.n_workers == 5
+    assert refusal(PONG, "--n_workers", "5\n").isprintable()
+    assert len(refusal(PONG, "--" + "x" * 10_000)) == 500
+
+
 def test_a_folder_whose_name_is_no_utf8_can_be_given():
     """Analytic: such a name arrives with escaped bytes, and is kept."""
     assert params.parse([PONG, "--log_dir", "run\udcff"]).params.log_dir == "run\udcff"
@@ -420,6 +427,10 @@ def test_args_json_must_be_whole():
             params.from_json(other)
 
 
+# A slow machine is no failure.
+patient = hypothesis.settings(
+    deadline=None, max_examples=200, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 numbers = st.one_of(
     st.integers().map(str), st.floats().map(repr), st.sampled_from(["1e7", "-1e-4", "0x1", "1e999"])
 )
@@ -436,8 +447,7 @@ tokens = st.one_of(flags, values, st.builds("{}={}".format, flags, values))
 pairs = st.lists(st.tuples(flags, values)).map(lambda pairs: [x for pair in pairs for x in pair])
 
 
-# A slow machine is no failure, so no deadline.
-@hypothesis.settings(deadline=None, max_examples=200)
+@patient
 @hypothesis.given(st.one_of(st.lists(tokens, max_size=12), pairs.map(lambda argv: [PONG, *argv])))
 def test_any_arguments_end_in_parameters_or_in_one_line(argv):
     """Analytic: no arguments raise anything but BadInput, and what is accepted is sound."""
@@ -463,6 +473,7 @@ jsons = st.recursive(
 )
 
 
+@patient
 @hypothesis.given(
     st.sampled_from(list(params.KNOBS)), st.sampled_from(["params", "sources"]), jsons
 )

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -143,6 +144,10 @@ def test_damaged_arguments_are_refused_in_one_line(text):
     (folder / "args.json").write_text(text, errors="surrogateescape")
     with pytest.raises(BadInput, match=r"args\.json is damaged"):
         run_dir.read_args(folder)
+    content = params.to_json(params.parse([PONG]))
+    (folder / "args.json").write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=r"args\.json is damaged.*environment"):
+        run_dir.read_args(folder)
     (folder / "args.json").unlink()
     with pytest.raises(BadInput, match=r"cannot read .*args\.json"):
         run_dir.read_args(folder)
@@ -223,11 +228,13 @@ def test_no_repository_is_no_failure(outside, monkeypatch):
     monkeypatch.undo()
     monkeypatch.chdir(outside)
     tool = outside / "git"
-    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.write_text("#!/bin/sh\nexec sleep 600\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{outside}:{os.environ['PATH']}")
     monkeypatch.setattr(run_dir, "_GIT_SECONDS", 0.2)
+    start = time.monotonic()
     assert (create(code=outside) / "git.txt").read_text() == "no repository\n"
+    assert time.monotonic() - start < 300
 
 
 def test_a_repository_without_a_commit_is_told(outside):
@@ -265,13 +272,21 @@ def test_a_folder_with_another_run_is_taken(work):
     create(PONG, "--log_dir", "run")
     create(PONG, "--run_name", "mine")
     (work / "link").symlink_to("run")
+    (work / "part").symlink_to("run/monitor")
     command = (work / "run" / "command.txt").read_bytes()
     refused("--log_dir", "run", words="holds another run")
     refused("--log_dir", "link", words="holds another run")
     refused("--log_dir", "run/new/er", words="inside .*another run")
     refused("--log_dir", "run/monitor", words="inside .*another run")
+    refused("--log_dir", "part/new", words="inside .*another run")
     refused("--run_name", "mine", words="holds another run")
     assert (work / "run" / "command.txt").read_bytes() == command
+
+
+def test_a_run_started_inside_another_runs_folder_is_refused(monkeypatch):
+    """Analytic: the default folder, too, would lie in the folder of that run."""
+    monkeypatch.chdir(create())
+    refused(words="inside .*another run")
 
 
 def test_a_folder_with_anything_in_it_is_taken(work):
@@ -334,6 +349,19 @@ def test_a_failure_half_way_leaves_nothing_behind(work, monkeypatch, name, exist
     monkeypatch.setattr(pathlib.Path, "mkdir", failing_mkdir)
     refused("--log_dir", "new/run", words="No space left")
     assert everything(work) == (["new", "new/run"] if existing else [])
+
+
+def test_two_runs_may_make_the_same_parent_at_once(monkeypatch):
+    """Analytic: that another run was first to make runs/ is no failure of this one."""
+    real_mkdir = pathlib.Path.mkdir
+
+    def late_mkdir(path, *args, **more):
+        if path.name == "runs":
+            real_mkdir(path)
+        real_mkdir(path, *args, **more)
+
+    monkeypatch.setattr(pathlib.Path, "mkdir", late_mkdir)
+    assert sorted(path.name for path in create().iterdir()) == CONTENT
 
 
 @pytest.mark.parametrize("existing", [False, True])

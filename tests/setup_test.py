@@ -164,12 +164,12 @@ case "$*" in
 esac
 echo "$name $*" >> "$PROJECT/calls"
 case "$*" in
-"$FAIL") exit 1 ;;
 "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
 "-m pip install"*) cp "$0" "${0%/*}/pipenv" ;;
 sync*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
 lock) cp "$PROJECT/new-lock" Pipfile.lock ;;
 esac
+test "$*" != "$FAIL"
 """
 INSTALL_PIPENV = [
     "fake-python -m venv .pipenv",
@@ -260,7 +260,10 @@ def test_an_interrupted_set_up_goes_on(project: Project, failing: int, begun_aga
     calls, error = project.make("test", fail=arguments)
     assert calls == steps[: failing + 1]
     assert "Error 1" in error
+    half = project.folder / ".pipenv/half"
+    half.touch()
     assert project.make("test") == (steps[begun_again:], "")
+    assert half.exists() == (begun_again > 0)
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.14", "2.7", "sh: no such program"])

@@ -179,7 +179,9 @@ def test_counts_are_exact_under_sixteen_threads() -> None:
             counters.add_game()
 
     run_threads([count] * 16)
-    assert counters.read() == Counts(steps=16 * 1500, updates=16 * 300, games=16 * 300, frames=16 * 6300)
+    assert counters.read() == Counts(
+        steps=16 * 1500, updates=16 * 300, games=16 * 300, frames=16 * 6300
+    )
 
 
 def test_what_is_returned_is_what_was_counted() -> None:
@@ -195,7 +197,9 @@ def test_what_is_returned_is_what_was_counted() -> None:
     assert all(mine == sorted(mine) for mine in returned)
 
 
-@pytest.mark.parametrize(("wanted", "n_rollouts"), [(7000, 1000), (6999, 1000), (7001, 1001), (1, 1), (0, 0)])
+@pytest.mark.parametrize(
+    ("wanted", "n_rollouts"), [(7000, 1000), (6999, 1000), (7001, 1001), (1, 1), (0, 0)]
+)
 def test_steps_are_reserved_up_to_one_rollout_past_the_end(wanted: int, n_rollouts: int) -> None:
     """Analytic: 16 threads ask for 7 steps at a time until they are refused."""
     counters = Counters(wanted)
@@ -239,7 +243,7 @@ def shared_state(weights: dict[str, np.ndarray], **settings: float) -> SharedSta
         "rmsprop_epsilon": 0.1,
         "max_grad_norm": 1e9,
     } | settings
-    return SharedState(weights, **settings, counters=Counters(10**9))  # type: ignore[arg-type]
+    return SharedState(weights, **settings, counters=Counters(10**9))
 
 
 def test_shared_state_starts_as_told() -> None:
@@ -256,13 +260,19 @@ def test_shared_state_starts_as_told() -> None:
 def test_apply_clips_then_steps_every_variable() -> None:
     """Parity: two updates with joint clipping and the shared statistics, against float64 by hand."""
     generator = np.random.default_rng(0)
-    theta = {name: generator.standard_normal(s).astype(np.float32) for name, s in (("a", (2, 3)), ("b", (4,)))}
+    theta = {
+        name: generator.standard_normal(s).astype(np.float32)
+        for name, s in (("a", (2, 3)), ("b", (4,)))
+    }
     shared = shared_state(theta, max_grad_norm=1.0)
     apply = tf.function(shared.apply)
     m = {name: np.ones(value.shape) for name, value in theta.items()}
     expected = {name: value.astype(np.float64) for name, value in theta.items()}
     for size in (10.0, 0.01):  # clipped, and not
-        gradients = {name: (size * generator.standard_normal(v.shape)).astype(np.float32) for name, v in theta.items()}
+        gradients = {
+            name: (size * generator.standard_normal(v.shape)).astype(np.float32)
+            for name, v in theta.items()
+        }
         norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
         assert (norm > 1) == (size == 10)
         np.testing.assert_allclose(apply(gradients, tf.constant(0.1)), norm, rtol=1e-5)
@@ -276,8 +286,14 @@ def test_apply_clips_then_steps_every_variable() -> None:
 
 def test_no_update_is_lost_under_eight_threads() -> None:
     """Analytic: with m held at 1 (α = 1, ε = 0), each update subtracts exactly 1 from every entry."""
-    n_threads, n_updates, shape = 8, 25, (500, 1000)  # large enough for two kernels to meet in one array
-    shared = shared_state({"w": np.zeros(shape, np.float32)}, rmsprop_decay=1.0, rmsprop_epsilon=0.0)
+    n_threads, n_updates, shape = (
+        8,
+        25,
+        (500, 1000),
+    )  # large enough for two kernels to meet in one array
+    shared = shared_state(
+        {"w": np.zeros(shape, np.float32)}, rmsprop_decay=1.0, rmsprop_epsilon=0.0
+    )
     apply = tf.function(shared.apply).get_concrete_function(
         {"w": tf.TensorSpec(shape, tf.float32)}, tf.TensorSpec((), tf.float32)
     )
@@ -291,7 +307,8 @@ def test_no_update_is_lost_under_eight_threads() -> None:
     np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -n_threads * n_updates))
     np.testing.assert_array_equal(shared.mean_squares["w"], np.ones(shape))
 
-    # Negative control: threads that all read before any writes lose all updates but one, and the count shows it.
+    # Negative control: threads that all read before any writes lose all updates but one, and the
+    # count shows it.
     everybody_has_read = threading.Barrier(n_threads)
 
     def racy_update() -> None:

@@ -1,0 +1,205 @@
+"""Logs: the same figures in progress.csv and TensorBoard, and a console that fits what it is."""
+
+import csv
+import math
+import os
+import pathlib
+import pty
+import re
+import sys
+import termios
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from a3c import logs
+
+# What a reader of a run finds, in this order.
+COLUMNS = [
+    "misc/steps",
+    "misc/frames",
+    "misc/updates",
+    "misc/steps_per_second",
+    "misc/lr",
+    "misc/policy_lag_mean",
+    "misc/policy_lag_max",
+    "rl/episode_reward_mean_100",
+    "rl/episode_length_mean_100",
+    "rl/episodes",
+    "rl/policy_entropy",
+    "rl/advantage_mean",
+    "rl/episode_value_mean",
+    "rl/explained_variance",
+    "loss/loss_policy",
+    "loss/loss_value",
+    "loss/loss_combined",
+    "loss/grads_norm_policy",
+    "loss/grads_norm_value",
+    "loss/grads_norm_combined",
+    "loss/grads_norm_combined_clipped",
+]
+# Every figure another number; the second row lacks what is known only once a game has ended, or
+# something was measured.
+ROWS = [
+    dict(zip(COLUMNS, np.arange(21) * 1.25 + 1000, strict=True)),
+    dict(zip(COLUMNS, np.arange(21) * 0.5 + 2000, strict=True))
+    | {"misc/steps_per_second": 512.4, "rl/episodes": 7.0}
+    | {"rl/episode_reward_mean_100": math.nan, "loss/loss_policy": math.nan},
+]
+
+
+class Scalars:
+    """What TensorBoard would show of a run folder."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+        self._events.Reload()
+        self.tags = self._events.Tags()["tensors"]
+
+    def of(self, tag: str) -> dict[int, np.ndarray]:
+        """The values by their steps."""
+        return {e.step: tf.make_ndarray(e.tensor_proto) for e in self._events.Tensors(tag)}
+
+
+def write_all(folder: pathlib.Path) -> None:
+    """Everything that a run may log, once or twice."""
+    log = logs.RunLog(folder, 0, 3000)
+    log.say("traced")
+    log.game(17, score=-21.0, length=800)
+    log.figures(ROWS[0])
+    log.move_bar(1500, 3, 1.5)
+    log.game(1501, score=21.0, length=900)
+    log.game(1502, score=20.0, length=901)
+    log.say("a worker failed:\nat line 3", error=True)
+    log.figures(ROWS[1])
+    log.histograms(2000, {"weights/policy_kernel": np.linspace(-1, 3, 1000, dtype=np.float32)})
+    log.close()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The folder of a log with everything in it, and what TensorBoard shows of it."""
+    folder = tmp_path_factory.mktemp("logged")
+    write_all(folder)
+    return folder, Scalars(folder)
+
+
+def test_the_columns_are_the_promised_ones(written):
+    """Analytic: by their names and in their order; one row for each call."""
+    header, *rows = csv.reader((written[0] / "progress.csv").open(newline=""))
+    assert header == COLUMNS == list(logs.FIGURES)
+    np.testing.assert_array_equal(
+        np.array(rows, float), [[row[name] for name in COLUMNS] for row in ROWS]
+    )
+
+
+def test_tensorboard_has_the_same_figures_at_their_steps(written):
+    """Parity: each value of the CSV, by the same name; the axis is agent steps; NaN is left out."""
+    _, scalars = written
+    for name in COLUMNS:
+        expected = {
+            int(row["misc/steps"]): np.float32(row[name])
+            for row in ROWS
+            if not math.isnan(row[name])
+        }
+        assert scalars.of(name) == expected, name
+    assert list(scalars.of("loss/loss_policy")) == [1000]
+
+
+def test_every_game_is_at_its_step(written):
+    """Analytic: two scalars a game."""
+    _, scalars = written
+    assert scalars.of("rl/episode_reward_sum") == {17: -21.0, 1501: 21.0, 1502: 20.0}
+    assert scalars.of("rl/episode_length_steps") == {17: 800.0, 1501: 900.0, 1502: 901.0}
+    assert set(scalars.tags) == {
+        *COLUMNS,
+        "rl/episode_reward_sum",
+        "rl/episode_length_steps",
+        "weights/policy_kernel",
+    }
+
+
+def test_histograms_hold_every_number(written):
+    """Analytic: the buckets (left, right, count) span the values and count them all."""
+    ((step, buckets),) = written[1].of("weights/policy_kernel").items()
+    assert step == 2000
+    np.testing.assert_allclose([buckets[0, 0], buckets[-1, 1]], [-1, 3], rtol=1e-6)
+    assert buckets[:, 2].sum() == 1000
+
+
+def test_rows_are_on_disk_before_the_log_is_closed(tmp_path):
+    """Analytic: a run that is killed keeps what it had logged, and one under way can be watched."""
+    log = logs.RunLog(tmp_path, 0, 3000)
+    assert (tmp_path / "progress.csv").read_text().count("\n") == 1
+    log.say("traced")
+    log.figures(ROWS[0])
+    assert len(list(csv.reader((tmp_path / "progress.csv").open(newline="")))) == 2
+    assert (tmp_path / "log.txt").read_text().startswith("traced\n1,000 steps")
+    assert Scalars(tmp_path).of("misc/frames") == {1000: 1001.25}
+    log.close()
+
+
+def test_without_a_terminal_there_is_one_line_an_interval_and_no_bar(tmp_path, capsys):
+    """Golden: what goes into a pipe is lines, errors apart, and log.txt has all of them."""
+    write_all(tmp_path)
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "traced",
+        "1,000 steps  1004 steps/s  1011 games  last 100: 1008.75",
+        "2,000 steps  512 steps/s  7 games  last 100: nan",
+    ]
+    assert err == "a worker failed:\nat line 3\n"
+    shown = out.splitlines()
+    shown[2:2] = err.splitlines()
+    assert (tmp_path / "log.txt").read_text().splitlines() == shown
+
+
+def on_a_terminal(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a terminal of 200 columns gets to see."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (50, 200))
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        write_all(folder)
+        os.set_blocking(ours, False)
+        shown = bytearray()
+        while not shown.endswith(b"\n"):  # the bar's, which stays behind
+            shown += os.read(ours, 100_000)
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_on_a_terminal_there_is_a_bar_and_no_line_an_interval(tmp_path, monkeypatch, capsys):
+    """Golden: done of all, time left, speed, games and the mean of the last 100, on one line."""
+    shown = on_a_terminal(tmp_path, monkeypatch)
+    last = shown.rstrip("\n").split("\r")[-1].split("\n")[-1]
+    number = r"[\d.]+[kMG]?"
+    assert re.fullmatch(
+        rf" 50%\|[█▌ ]+\| 1\.50k/3\.00k \[00:\d\d<00:\d\d, {number} steps/s,"
+        r" 3 games, last 100: 1\.5\]",
+        last,
+    ), repr(last)
+    assert "traced\n" in shown
+    assert "1,000 steps" not in shown
+    assert capsys.readouterr() == ("", "a worker failed:\nat line 3\n")
+    assert (tmp_path / "log.txt").read_text() == "traced\na worker failed:\nat line 3\n"
+
+
+def test_a_restored_runs_bar_starts_where_that_one_ended(tmp_path, monkeypatch):
+    """Analytic: steps done before are done, but did not take any of this run's time."""
+    made = []
+    monkeypatch.setattr(logs, "tqdm", _recording(logs.tqdm, made))
+    log = logs.RunLog(tmp_path, 1000, 3000)
+    log.close()
+    assert (made[0]["initial"], made[0]["total"]) == (1000, 3000)
+
+
+def _recording(tqdm: type, made: list[dict]) -> type:
+    class Recording(tqdm):
+        def __init__(self, **options: object) -> None:
+            made.append(options)
+            super().__init__(**options)
+
+    return Recording

@@ -1,0 +1,111 @@
+"""Signals: the first one asks, a second Ctrl-C does not, and what was ignored stays ignored."""
+
+import pathlib
+import signal
+import subprocess
+
+import pytest
+
+from tests import processes
+
+# A run in small: asked to stop, it goes on until it is told that all is saved.
+SCRIPT = """
+import pathlib, signal, time
+from a3c.stopping import StopSignals
+signals = StopSignals()
+print("ready", flush=True)
+while not pathlib.Path("saved").exists():
+    if signals.event.is_set() and not pathlib.Path("stopping").exists():
+        pathlib.Path("stopping").touch()
+    time.sleep(0.002)
+raise SystemExit(signals.exit_status)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Starts the script, and waits until its signals are installed; returns the process."""
+    started: list[subprocess.Popen] = []
+
+    def start(**dispositions: signal.Handlers) -> subprocess.Popen:
+        with processes.dispositions(**dispositions):
+            started.append(processes.start(["-c", SCRIPT], tmp_path))
+        processes.wait_for_line(tmp_path / "stdout", "ready", started[-1])
+        return started[-1]
+
+    yield start
+    for process in started:
+        processes.end(process)
+
+
+def wait_until_stopping(folder: pathlib.Path) -> None:
+    processes.wait_until((folder / "stopping").exists, "the run to take note")
+
+
+def finish(folder: pathlib.Path, process: subprocess.Popen) -> int:
+    (folder / "saved").touch()
+    return process.wait(processes.DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_the_first_signal_asks(tmp_path, run, name, status):
+    """Analytic: the run goes on to its own end, and then tells which signal it was."""
+    process = run()
+    process.send_signal(getattr(signal, name))
+    wait_until_stopping(tmp_path)
+    assert process.poll() is None
+    assert finish(tmp_path, process) == status
+
+
+def test_a_second_ctrl_c_does_not_ask(tmp_path, run):
+    """Analytic: the run ends though it has not saved."""
+    process = run()
+    process.send_signal(signal.SIGINT)
+    wait_until_stopping(tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(processes.DEADLINE_SECONDS) == 130
+
+
+def test_ctrl_c_after_sigterm_does_not_ask_either(tmp_path, run):
+    """Analytic: whoever asked first."""
+    process = run()
+    process.send_signal(signal.SIGTERM)
+    wait_until_stopping(tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(processes.DEADLINE_SECONDS) == 130
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"),
+    [("SIGINT", "SIGTERM", 130), ("SIGTERM", "SIGHUP", 143), ("SIGHUP", "SIGTERM", 129)],
+)
+def test_any_other_second_signal_changes_nothing(tmp_path, run, first, second, status):
+    """Analytic: only Ctrl-C stops at once; the status is the first one's."""
+    process = run()
+    process.send_signal(getattr(signal, first))
+    wait_until_stopping(tmp_path)
+    process.send_signal(getattr(signal, second))
+    assert finish(tmp_path, process) == status
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
+def test_what_was_ignored_at_the_start_stays_ignored(tmp_path, run, name):
+    """Analytic: under nohup a closed terminal stops nothing; other signals do."""
+    process = run(**{name: signal.SIG_IGN})
+    process.send_signal(getattr(signal, name))
+    process.send_signal(signal.SIGTERM)
+    wait_until_stopping(tmp_path)
+    assert finish(tmp_path, process) == 143
+
+
+def test_without_a_signal_the_status_is_0(tmp_path, run):
+    """Analytic: a run that ends by itself."""
+    assert finish(tmp_path, run()) == 0
+
+
+def test_it_stands_before_anything_heavy(tmp_path):
+    """Analytic: a signal during the import of TensorFlow is not lost, since nothing comes before it."""
+    script = "import sys, a3c.stopping; print('numpy' in sys.modules, 'tensorflow' in sys.modules)"
+    process = processes.start(["-c", script], tmp_path)
+    assert process.wait(processes.DEADLINE_SECONDS) == 0
+    assert processes.outputs(tmp_path) == {"stdout": "False False\n", "stderr": ""}

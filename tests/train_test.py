@@ -1,0 +1,601 @@
+"""train.py as its user meets it: the run folder, exit statuses, signals, bad input, and learning.
+
+Each run is a process that imports TensorFlow, so a few runs, most of them side by side, serve all
+tests.
+"""
+
+import csv
+import json
+import os
+import pathlib
+import pty
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from a3c import checkpoint, logs
+from tests import processes, toys_for_runs
+
+TRAIN = processes.ROOT / "train.py"
+TINY = ["--no_xla", "--n_steps", "600"]
+ENDLESS = ["--no_xla", "--n_steps", "1e9", "--manager_wake_interval_seconds", "0.5"]
+
+
+class Run(NamedTuple):
+    """A run of train.py in a folder of its own, whose run folder is `run` in there."""
+
+    process: subprocess.Popen
+    outside: pathlib.Path
+
+    @property
+    def folder(self) -> pathlib.Path:
+        return self.outside / "run"
+
+    def wait(self) -> int:
+        return self.process.wait(processes.DEADLINE_SECONDS)
+
+    def out(self) -> str:
+        return processes.outputs(self.outside)["stdout"]
+
+    def err(self) -> str:
+        return processes.outputs(self.outside)["stderr"]
+
+    def log(self) -> str:
+        return (self.folder / "log.txt").read_text()
+
+    def rows(self) -> list[dict[str, str]]:
+        with (self.folder / "progress.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def info(self) -> checkpoint.Info:
+        return checkpoint.read_info(checkpoint.find(self.folder))
+
+    def games(self) -> list[tuple[str, str, str]]:
+        """File, score and length of every game: all of it but the time."""
+        return [
+            (path.name, *line.split(",")[:2])
+            for path in sorted((self.folder / "monitor").iterdir())
+            for line in path.read_text().splitlines()[2:]
+        ]
+
+    def wait_until_training(self, n_steps: int = 1) -> None:
+        """Wait until a row says that the run has as many steps."""
+
+        def is_training() -> bool:
+            assert self.process.poll() is None, self.err()
+            path = self.folder / "progress.csv"
+            return path.exists() and any(
+                int(row["misc/steps"] or 0) >= n_steps for row in self.rows()
+            )
+
+        processes.wait_until(is_training, "steps")
+
+    def others(self) -> list[int]:
+        """Processes of the run besides the main one."""
+        return [pid for pid in processes.members(self.process.pid) if pid != self.process.pid]
+
+
+def start_run(outside: pathlib.Path, *arguments: str | pathlib.Path) -> Run:
+    with processes.dispositions():
+        return Run(processes.start([TRAIN, "--log_dir", "run", *arguments], outside), outside)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory) -> Iterator[Callable[..., Run]]:
+    """Starts runs, and sees to it that none is left when the tests are over."""
+    started: list[Run] = []
+
+    def start(*arguments: str | pathlib.Path) -> Run:
+        started.append(start_run(tmp_path_factory.mktemp("outside"), *arguments))
+        return started[-1]
+
+    yield start
+    for run in started:
+        processes.end(run.process)
+
+
+@pytest.fixture(scope="module")
+def finished(start) -> dict[str, Run]:
+    """Four short runs with one worker, all ended by themselves."""
+    runs = {
+        "plain": start(*TINY, "CartPole-v1"),
+        "detailed": start(*TINY, "--detailed_logs", "CartPole-v1"),
+        "other seed": start(*TINY, "--seed", "1", "CartPole-v1"),
+        "debug": start(*TINY, "--n_steps", "50", "--debug", "CartPole-v1"),
+    }
+    for run in runs.values():
+        assert run.wait() == 0, run.err()
+    return runs
+
+
+# The run folder, and what is printed
+
+
+def test_the_run_folder_holds_what_is_promised(finished):
+    """Analytic: every file, and nothing else."""
+    run = finished["plain"]
+    names = {path.name for path in run.folder.iterdir()}
+    (events,) = (name for name in names if name.startswith("events.out.tfevents."))
+    assert names == {
+        *("args.json", "command.txt", "git.txt", "versions.txt", "progress.csv", "log.txt"),
+        *("checkpoints", "monitor", events),
+    }
+    assert [path.name for path in (run.folder / "monitor").iterdir()] == ["0.0.monitor.csv"]
+    header, columns, *games = (run.folder / "monitor/0.0.monitor.csv").read_text().splitlines()
+    assert json.loads(header.removeprefix("#"))["env_id"] == "CartPole-v1"
+    assert columns == "r,l,t"
+    assert len(games) == int(run.rows()[-1]["rl/episodes"]) > 5
+    assert {path.name for path in run.outside.iterdir()} == {"run", "stdout", "stderr"}
+
+
+def test_the_folder_says_what_ran(finished):
+    """Analytic: each value with its source, the command to be pasted, and the environment."""
+    run = finished["plain"]
+    args = json.loads((run.folder / "args.json").read_text())
+    for name, value, source in (
+        ("n_steps", 600, "command line"),
+        ("no_xla", True, "command line"),
+        ("initial_lr", 1e-4, "preset"),
+        ("discount", 0.99, "default"),
+        ("network", "mlp", "default"),
+    ):
+        assert (args["params"][name], args["sources"][name]) == (value, source), name
+    assert args["environment"]["kind"] == "vector"
+    assert args["environment"]["sticky_actions"] == 0.0
+    command = shlex.split((run.folder / "command.txt").read_text())
+    assert command[:2] == ["python3", "train.py"]
+    assert command[2:] == [*run.process.args[2:]]
+
+
+def test_progress_has_its_rows(finished):
+    """Analytic: the promised columns, and the last row is of the end."""
+    run = finished["plain"]
+    rows = run.rows()
+    assert list(rows[0]) == list(logs.FIGURES)
+    last = {name: float(value) for name, value in rows[-1].items()}
+    assert last["misc/steps"] == 600
+    assert last["misc/updates"] == 120
+    assert last["misc/frames"] == 600
+    assert last["misc/policy_lag_max"] == 0
+    assert all(map(np.isfinite, last.values())), last
+    assert run.info().counters == {
+        "steps": 600,
+        "updates": 120,
+        "games": int(last["rl/episodes"]),
+        "frames": 600,
+    }
+
+
+def test_nothing_but_our_own_lines_is_printed(finished):
+    """Golden: stderr is empty, TensorFlow's chatter included; log.txt has what the console had."""
+    for name in ("plain", "detailed", "other seed"):
+        assert finished[name].err() == ""
+    run = finished["plain"]
+    assert run.log() == run.out()
+    patterns = [
+        "run folder: run",
+        r"1 workers traced in [\d.]+ s",
+        "checkpoint before the first update: run/checkpoints/ckpt-0",
+        r"600 steps  \d+ steps/s  \d+ games  last 100: [\d.]+",
+        "saved run/checkpoints/ckpt-600",
+        r"finished at 600 steps, 120 updates, \d+ games",
+    ]
+    lines = run.out().splitlines()
+    assert len(lines) == len(patterns)
+    for pattern, line in zip(patterns, lines, strict=True):
+        assert re.fullmatch(pattern, line)
+
+
+def test_debug_dumps_to_stderr_and_talks_on_stdout(finished):
+    """Analytic: so that `2> dump` gives a clean dump."""
+    run = finished["debug"]
+    lines = run.err().splitlines()
+    assert all(re.fullmatch(r"A3C-DUMP update=\d+ \w.* \[[^\]]*\]", line) for line in lines)
+    # Each step's observation, once to act; and of each of 10 updates what it learned from.
+    purposes = [re.search(r"purpose=(\w+)", line).group(1) for line in lines]
+    assert purposes.count("act") >= 50
+    assert purposes.count("bootstrap") == 10
+    assert "A3C-DUMP" not in run.out() + run.log()
+    assert run.out().endswith(" games\n")
+
+
+def tensors(run: Run) -> dict[str, np.ndarray]:
+    """Weights and statistics of a run's newest checkpoint."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(run.info().prefix))
+    return {
+        name: reader.get_tensor(name)
+        for name in sorted(reader.get_variable_to_shape_map())
+        if name.startswith(("weights/", "mean_squares/"))
+    }
+
+
+def differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:
+    assert list(one) == list(other)
+    assert len(one) == 24
+    return [name for name in one if one[name].tobytes() != other[name].tobytes()]
+
+
+def test_a_run_repeats_bit_for_bit_logged_in_detail_or_not(finished):
+    """Golden: weights, statistics and games are the same; with another seed they are not."""
+    plain, detailed, other = (finished[name] for name in ("plain", "detailed", "other seed"))
+    assert differing(tensors(plain), tensors(detailed)) == []
+    assert plain.games() == detailed.games()
+    changed = differing(tensors(plain), tensors(other))
+    assert len([name for name in changed if "kernel" in name]) == 12
+    assert plain.games() != other.games()
+
+
+# How runs end
+
+
+class Ended(NamedTuple):
+    """A run that was brought to an end, and what was seen on the way."""
+
+    run: Run
+    status: int
+    n_others: int  # processes besides the main one, while it trained
+    notes: dict[str, object]
+
+
+class Terminal:
+    """A terminal whose user watches a run, and can press Ctrl-C."""
+
+    # The run becomes the leader of the terminal's foreground processes, as a shell would make it.
+    TAKE = (
+        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = pty.openpty()
+        termios.tcsetwinsize(self.theirs, (50, 160))
+        self.settings = termios.tcgetattr(self.theirs)
+        self._shown = bytearray()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def start(self, outside: pathlib.Path, *arguments: str | pathlib.Path) -> Run:
+        with processes.dispositions():
+            options = {"stdin": self.theirs, "stdout": self.theirs}
+            process = processes.start(
+                ["-c", self.TAKE, TRAIN, "--log_dir", "run", *arguments], outside, **options
+            )
+        return Run(process, outside)
+
+    def shown(self) -> str:
+        return self._shown.decode(errors="replace").replace("\r\n", "\n")
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._ours, b"\x03")
+
+    def close(self) -> dict[str, object]:
+        """What was shown in the end, and whether the terminal is as it was."""
+        as_it_was = termios.tcgetattr(self.theirs) == self.settings
+        os.close(self.theirs)
+        self._reader.join(processes.DEADLINE_SECONDS)
+        os.close(self._ours)
+        return {"shown": self.shown(), "terminal is as it was": as_it_was}
+
+    def _read(self) -> None:
+        try:
+            while more := os.read(self._ours, 65536):
+                self._shown += more
+        except OSError:
+            return  # nobody has the other end any more
+
+
+@pytest.fixture(scope="module")
+def ended(start, finished, tmp_path_factory) -> Iterator[dict[str, Ended]]:
+    """Five runs, side by side: each trains until it is brought to an end in a way of its own."""
+    terminal = Terminal()
+    wide = ["--n_workers", "2", "--envs_per_worker", "2"]
+    outside = tmp_path_factory.mktemp("outside")
+    ctrl_c = terminal.start(outside, *ENDLESS, *wide, "CartPole-v1")
+    try:
+        term = start(
+            *(*ENDLESS, "--initial_lr", "3e-4", "--load_ckpt", finished["plain"].folder),
+            "CartPole-v1",
+        )
+        kill = start(*ENDLESS, *wide, "CartPole-v1")
+        broken = start(*ENDLESS, "--n_workers", "2", "tests.toys:toys/RaisesInStep-v0")
+        hanging = start(*ENDLESS, "tests.toys_for_runs:toys/HangsAndSaysSo-v0")
+
+        ctrl_c.wait_until_training()
+        processes.wait_until(lambda: re.search(r" [1-9]\d* games", terminal.shown()), "games")
+        notes = {"maps": {pid: libraries(pid) for pid in processes.members(ctrl_c.process.pid)}}
+        n_others = {"ctrl_c": len(ctrl_c.others())}
+        terminal.press_ctrl_c()
+
+        term.wait_until_training(n_steps=1500)
+        n_others["term"] = len(term.others())
+        term.process.send_signal(signal.SIGTERM)
+
+        kill.wait_until_training()
+        n_others["kill"] = len(kill.others())
+        kill.process.kill()
+
+        processes.wait_until((hanging.outside / toys_for_runs.SIGN).exists, "the hang")
+        n_others["hanging"] = len(hanging.others())
+        hanging.process.send_signal(signal.SIGINT)
+        # Two signals in one moment are one; so on, until one is the second.
+        processes.wait_until(lambda: ends_by_another_sigint(hanging.process), "the second Ctrl-C")
+
+        runs = {"ctrl_c": ctrl_c, "term": term, "kill": kill, "broken": broken, "hanging": hanging}
+        statuses = {name: run.wait() for name, run in runs.items()}
+        notes |= terminal.close()
+        yield {
+            name: Ended(run, statuses[name], n_others.get(name, 0), notes)
+            for name, run in runs.items()
+        }
+    finally:
+        processes.end(ctrl_c.process)
+
+
+def ends_by_another_sigint(process: subprocess.Popen) -> bool:
+    process.send_signal(signal.SIGINT)
+    return process.poll() is not None
+
+
+def libraries(pid: int) -> str:
+    return pathlib.Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_no_environment_process_maps_tensorflow(ended):
+    """Analytic: of all processes of a run in training, only the main one does."""
+    run, maps = ended["ctrl_c"].run, ended["ctrl_c"].notes["maps"]
+    assert [pid for pid in maps if "tensorflow" in maps[pid]] == [run.process.pid]
+    # 4 environments, and the server that they come from.
+    assert len([pid for pid in maps if "ale_py" in maps[pid]]) >= 5
+
+
+def assert_saved(run: Run) -> None:
+    """The newest checkpoint is whole, of the run's last row, and said to be where it is."""
+    info, last = run.info(), run.rows()[-1]
+    assert info.counters["steps"] == int(last["misc/steps"]) > 0
+    assert info.counters["updates"] == int(last["misc/updates"])
+    assert f"saved run/checkpoints/ckpt-{last['misc/steps']}\n" in run.log()
+
+
+def test_ctrl_c_saves_and_gives_130(ended):
+    """Analytic: pressed in a terminal, where every process of the run gets it."""
+    run, status, _, notes = ended["ctrl_c"]
+    assert status == 130
+    assert run.err() == ""
+    assert_saved(run)
+    counters = run.info().counters
+    words = f"stopped at {counters['steps']:,} steps, {counters['updates']:,} updates,"
+    assert run.log().splitlines()[-1].startswith(words)
+    assert words in notes["shown"]
+
+
+def test_a_terminal_shows_a_bar_and_stays_usable(ended):
+    """Golden: steps, steps/s, time left, games, mean of the last 100 games."""
+    notes = ended["ctrl_c"].notes
+    number = r"[\d.]+[kMG]?"
+    assert re.search(
+        rf"\| {number}/1\.00G \[\d\d:\d\d<[\d:days, ?]+, {number} steps/s,"
+        r" \d+ games, last 100: [\d.]+\]",
+        notes["shown"],
+    ), notes["shown"][-2000:]
+    assert notes["shown"].endswith("]\n")
+    assert notes["terminal is as it was"]
+
+
+def test_sigterm_saves_and_gives_143(ended):
+    """Analytic: as Ctrl-C does."""
+    run, status, _, _ = ended["term"]
+    assert status == 143
+    assert run.err() == ""
+    assert_saved(run)
+    assert run.out() == run.log()
+
+
+def test_a_restored_run_counts_on_and_says_what_differs(ended, finished):
+    """Analytic: in a run folder of its own."""
+    run, before = ended["term"].run, finished["plain"].info()
+    lines = run.log().splitlines()
+    where = lines.index(f"restored {before.prefix} at 600 steps")
+    assert "  initial_lr: 0.0001 there, 0.0003 here" in lines[where:]
+    assert "  n_steps: 600 there, 1000000000 here" in lines[where:]
+    assert "checkpoint before the first update: run/checkpoints/ckpt-600" in lines
+    for name, value in run.info().counters.items():
+        assert value > before.counters[name], name
+
+
+def test_a_worker_that_fails_saves_and_gives_1(ended):
+    """Analytic: the traceback comes once, on stderr and in the log, though both workers fail."""
+    run, status, _, _ = ended["broken"]
+    assert status == 1
+    assert run.err().count("\nRuntimeError: the joystick broke\n") == 1
+    assert len(re.findall(r"worker \d failed:", run.err())) == 1
+    assert run.err() in run.log()
+    assert "RuntimeError" not in run.out()
+    assert run.info().counters["updates"] == 0
+    assert "saved run/checkpoints/ckpt-0\n" in run.out()
+
+
+def test_a_second_ctrl_c_stops_at_once(ended):
+    """Analytic: where the first one cannot be heeded, nothing is saved and nobody is waited for."""
+    run, status, _, _ = ended["hanging"]
+    assert status == 130
+    assert "saved" not in run.log()
+    assert run.err() == ""
+    assert run.info().counters["steps"] == 0  # the checkpoint from before the first update
+
+
+def test_a_killed_run_leaves_its_checkpoint(ended):
+    """Analytic: SIGKILL asks nobody."""
+    run, status, _, _ = ended["kill"]
+    assert status == -signal.SIGKILL
+    assert run.info().counters["steps"] == 0
+
+
+def test_no_process_is_left_behind(ended):
+    """Analytic: however a run ended, all of its processes are gone."""
+    for name, (run, _, n_others, _) in ended.items():
+        if name != "broken":  # which was not looked into: it breaks as soon as it is there
+            assert n_others >= {"ctrl_c": 4, "kill": 4}.get(name, 1), name
+        processes.wait_until(lambda run=run: not run.others(), f"{name}'s processes to end")
+
+
+# Bad input
+
+# Runs train.py's main once for each command, and says what came of it.
+TRY_ALL = """
+import contextlib, io, json, os, sys, time
+import train
+for argv in json.load(sys.stdin):
+    before, start = sorted(os.listdir(".")), time.process_time()
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = train.main(argv)
+        except SystemExit as end:
+            status = end.code
+    seconds = time.process_time() - start
+    made = sorted(set(os.listdir(".")) - set(before))
+    print(json.dumps([status, out.getvalue(), err.getvalue(), made, seconds]))
+print(json.dumps("tensorflow" in sys.modules))
+"""
+
+CARTPOLE, PONG = "CartPole-v1", "PongNoFrameskip-v4"
+# Arguments, and what the line must name.
+BAD: dict[str, tuple[list[str], list[str]]] = {
+    "no environment": ([], ["env_id"]),
+    "unknown environment": (["PongNoFrameskip-v5"], ["PongNoFrameskip-v5", PONG]),
+    "misspelt environment": (["cartpole-v1"], ["cartpole-v1", CARTPOLE]),
+    "unknown module": (["no_such_module:X-v0"], ["no_such_module"]),
+    "unknown in a module": (["tests.toys:toys/Vektor-v0"], ["toys/Vector-v0"]),
+    "continuous actions": (["Pendulum-v1"], ["Pendulum-v1", "supported"]),
+    "a dictionary": (["tests.toys:toys/Dictionary-v0"], ["supported"]),
+    "other images": (["tests.toys:toys/Camera-v0"], ["supported"]),
+    "unknown flag": (["--n_worker", "4", CARTPOLE], ["--n_worker", "--n_workers"]),
+    "no number": (["--n_workers", "many", CARTPOLE], ["--n_workers", "many"]),
+    "out of range": (["--discount", "1.5", CARTPOLE], ["--discount", "1.5", "0 to 1"]),
+    "not a number": (["--initial_lr", "nan", CARTPOLE], ["--initial_lr", "nan"]),
+    "no choice": (["--preset", "fast", CARTPOLE], ["--preset", "fast", "ocd"]),
+    "two folders": (["--log_dir", "a", "--run_name", "b", CARTPOLE], ["--log_dir", "--run_name"]),
+    "a schedule without an end": (
+        ["--lr_schedule", "linear", CARTPOLE],
+        ["--lr_decay_to_zero_by_n_steps"],
+    ),
+    "debugging two workers": (["--debug", "--n_workers", "2", CARTPOLE], ["--debug"]),
+    "images for mlp": (["--network", "mlp", PONG], ["mlp", "image"]),
+    "vectors for nature": (["--network", "nature", CARTPOLE], ["nature", "vector"]),
+    "vectors for Pong's features": (["--preprocessing", "pong", CARTPOLE], ["pong", CARTPOLE]),
+    "folder taken": (["--log_dir", "{plain}", CARTPOLE], ["{plain}", "another run"]),
+    "folder in a run's": (["--log_dir", "{plain}/x", CARTPOLE], ["{plain}", "another run"]),
+    "folder not writable": (["--log_dir", "/proc/run", CARTPOLE], ["/proc/run"]),
+    "folder in a file": (["--log_dir", "/dev/null/run", CARTPOLE], ["/dev/null/run"]),
+    "no checkpoint": (["--load_ckpt", "missing", CARTPOLE], ["no checkpoint", "missing"]),
+    "no file's name": (["--load_ckpt", "x" * 300, CARTPOLE], ["no checkpoint"]),
+    "damaged checkpoint": (["--load_ckpt", "{damaged}", CARTPOLE], ["damaged", "ckpt-7"]),
+    "another environment's checkpoint": (
+        ["--load_ckpt", "{plain}", "Acrobot-v1"],
+        [CARTPOLE, "Acrobot-v1"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(finished, tmp_path_factory) -> dict[str, list]:
+    """What became of each bad command: status, stdout, stderr, what was made, seconds of CPU."""
+    outside = tmp_path_factory.mktemp("outside")
+    damaged = tmp_path_factory.mktemp("damaged")
+    (damaged / "ckpt-7.json").write_text('{"format_version": 1}')
+    places = {"plain": str(finished["plain"].folder), "damaged": str(damaged)}
+    commands = [[word.format(**places) for word in argv] for argv, _ in BAD.values()]
+    (outside.parent / "commands.json").write_text(json.dumps([*commands, ["--help"]]))
+    before = sorted(str(path) for path in finished["plain"].folder.rglob("*"))
+    with (outside.parent / "commands.json").open() as file:
+        process = processes.start(["-c", TRY_ALL], outside, stdin=file)
+        assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(outside)
+    *results, imported = map(json.loads, processes.outputs(outside)["stdout"].splitlines())
+    assert sorted(str(path) for path in finished["plain"].folder.rglob("*")) == before
+    words = [[word.format(**places) for word in words] for _, words in BAD.values()]
+    *bad, of_help = results
+    named = {name: [*result, w] for name, result, w in zip(BAD, bad, words, strict=True)}
+    return named | {"help": of_help, "imported": imported}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gets_one_line_and_status_2(answers, name):
+    """Analytic: the line names what is wrong; nothing is made, and it does not take 3 seconds."""
+    status, out, err, made, seconds, words = answers[name]
+    assert status == 2
+    assert out == ""
+    assert re.fullmatch(r"train\.py: error: [^\n]{1,1000}\n", err)
+    for word in words:
+        assert word in err
+    assert made == []
+    assert seconds < 3
+
+
+def test_bad_input_is_answered_without_tensorflow(answers):
+    """Analytic: whose import alone takes longer than an answer may."""
+    assert answers["imported"] is False
+
+
+def test_help_is_no_error(answers):
+    """Analytic: status 0, on stdout, and nothing is made."""
+    status, out, err, made, _ = answers["help"]
+    assert (status, err, made) == (0, "", [])
+    assert "--manager_wake_interval_seconds" in out
+
+
+def test_bad_input_from_a_shell(tmp_path):
+    """Analytic: the same in a process of its own, within 3 seconds of CPU, imports included."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = processes.start([TRAIN, "PongNoFrameskip-v5"], tmp_path)
+    assert process.wait(processes.DEADLINE_SECONDS) == 2
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3
+    outputs = processes.outputs(tmp_path)
+    assert outputs["stdout"] == ""
+    assert outputs["stderr"].startswith("train.py: error: unknown environment PongNoFrameskip-v5")
+    assert outputs["stderr"].count("\n") == 1
+    assert sorted(os.listdir(tmp_path)) == ["stderr", "stdout"]
+
+
+# Learning
+
+# As the README has them.
+CARTPOLE_FLAGS = (
+    "--n_workers 4 --envs_per_worker 4 --network mlp --initial_lr 7e-4 --rmsprop_epsilon 1e-5"
+    " --rmsprop_initial 0 --max_grad_norm 0.5 --initial_weights orthogonal --entropy_bonus 0"
+    " --n_steps 300000"
+)
+
+
+@pytest.mark.slow
+def test_cartpole_is_learned(start):
+    """Learning: the mean of the last 100 games reaches 195 within 300,000 steps; then it stops."""
+    run = start(
+        *CARTPOLE_FLAGS.split(), "--manager_wake_interval_seconds", "1", "--seed", "0", CARTPOLE
+    )
+
+    def has_learned() -> bool:
+        path = run.folder / "progress.csv"
+        rows = run.rows() if path.exists() else []
+        return any(
+            float(row["rl/episode_reward_mean_100"] or 0) >= 195 and int(row["rl/episodes"]) >= 100
+            for row in rows
+            if row["rl/episodes"]
+        )
+
+    processes.wait_until(lambda: run.process.poll() is not None or has_learned(), "195", 1200)
+    if run.process.poll() is None:
+        run.process.send_signal(signal.SIGINT)
+    assert run.wait() in (0, 130), run.err()
+    assert has_learned(), run.rows()[-1]

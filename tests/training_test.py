@@ -1,0 +1,450 @@
+"""Training as a whole, on environments with known answers: what is logged, saved, said and returned."""
+
+import collections
+import csv
+import math
+import os
+import pathlib
+import queue
+import signal
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from a3c import checkpoint, logs, params, training
+from a3c.checkpoint import Subject
+from a3c.shared import Counters, Counts, SharedState
+from a3c.stopping import StopSignals
+from a3c.worker import Failure, Game, Measurement, Report
+from tests.fakes import NumberedEnvs
+
+SUBJECT = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
+DEADLINE_SECONDS = 120.0
+ARGUMENTS = ["--network", "mlp", "--no_xla", "--steps_per_update", "4", "--n_steps", "40"]
+
+
+class Envs(NumberedEnvs):
+    """One worker's environments, whose games end after every third step."""
+
+    def __init__(
+        self, n_envs: int = 1, *, n_slots: int = 5, on_step: Callable[[int], None] = lambda n: None
+    ) -> None:
+        super().__init__(n_slots, n_envs, on_step=on_step, terminations=_EveryThird())
+        self.is_ready = False
+
+    def wait_until_ready(self) -> None:
+        self.is_ready = True
+
+    def reset(self, slot: int) -> None:
+        assert self.is_ready
+        super().reset(slot)
+
+
+class _EveryThird(collections.abc.Collection):
+    def __contains__(self, item: Any) -> bool:
+        return item[0] % 3 == 2
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError
+
+    __len__ = __iter__
+
+
+@pytest.fixture(autouse=True)
+def whole(monkeypatch):
+    """Threads of TensorFlow's cannot be configured in a process that has used it already."""
+    monkeypatch.setattr(training, "_configure_tensorflow", lambda: None)
+
+
+@pytest.fixture
+def signals():
+    """A run's signals; the handlers are put back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield StopSignals()
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+class Run(NamedTuple):
+    """A training that has ended."""
+
+    status: int
+    folder: pathlib.Path
+
+    def rows(self) -> list[dict[str, float]]:
+        with (self.folder / "progress.csv").open(newline="") as file:
+            return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+    def log(self) -> str:
+        return (self.folder / "log.txt").read_text()
+
+    def info(self, name: str = "checkpoints") -> checkpoint.Info:
+        return checkpoint.read_info(checkpoint.find(self.folder / name))
+
+    def weights(self, name: str = "checkpoints") -> dict[str, np.ndarray]:
+        """Weights and statistics of a checkpoint."""
+        reader = tf.train.load_checkpoint(str(checkpoint.find(self.folder / name)))
+        suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+        names = [name for name in reader.get_variable_to_shape_map() if name.endswith(suffix)]
+        return {
+            name.removesuffix(suffix): reader.get_tensor(name)
+            for name in sorted(names)
+            if name.startswith(("weights/", "mean_squares/"))
+        }
+
+
+def train(
+    folder: pathlib.Path,
+    signals: StopSignals,
+    *envs: Envs,
+    more: tuple[str, ...] = (),
+    restore_from: checkpoint.Info | None = None,
+) -> Run:
+    (folder / "checkpoints").mkdir(parents=True)
+    parsed = params.parse([*ARGUMENTS, "--n_workers", str(len(envs)), *more, SUBJECT.env_id])
+    status = training.train(parsed.params, SUBJECT, envs, folder, signals, restore_from)
+    assert not worker_threads()
+    return Run(status, folder)
+
+
+def worker_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("worker-")]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):
+    """Analytic: two workers, two environments each, three updates of 8 steps apiece and no more."""
+    first = Envs(2)
+    # Worker 0 makes at least one update, for only its own are measured.
+    envs = [first, Envs(2, on_step=lambda n: wait_until(lambda: first.n_steps > 0))]
+    run = train(tmp_path / "run", signals, *envs, more=("--n_steps", "48", "--detailed_logs"))
+    assert run.status == 0
+    assert signals.event.is_set()
+    (row,) = run.rows()
+    n_games = 2 * sum(each.n_steps // 3 for each in envs)
+    assert row["misc/steps"] == 48 == 2 * sum(each.n_steps for each in envs)
+    assert row["misc/updates"] == 6
+    assert row["rl/episodes"] == n_games
+    assert row["misc/frames"] == sum(each.n_frames for each in envs)
+    assert row["misc/lr"] == 1e-4
+    assert row["rl/episode_length_mean_100"] == 3
+    assert 0 <= row["misc/policy_lag_mean"] <= row["misc/policy_lag_max"] <= 5
+    assert row["misc/steps_per_second"] > 0
+    assert math.isfinite(row["rl/policy_entropy"])
+
+    frames = int(row["misc/frames"])
+    assert run.info().counters == Counts(48, 6, n_games, frames)._asdict()
+    assert run.info().subject == SUBJECT
+    assert run.info().params["initial_lr"] == 1e-4
+    assert run.info("checkpoints/ckpt-0").counters == Counts()._asdict()
+    assert {path.name for path in (run.folder / "checkpoints").glob("*.json")} == (
+        {"ckpt-0.json", "ckpt-48.json"}
+    )
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out == run.log()
+    assert out.splitlines()[1:] == [
+        f"checkpoint before the first update: {run.folder}/checkpoints/ckpt-0",
+        f"48 steps  {row['misc/steps_per_second']:.0f} steps/s  {n_games} games  "
+        f"last 100: {row['rl/episode_reward_mean_100']:.2f}",
+        f"saved {run.folder}/checkpoints/ckpt-48",
+        f"finished at 48 steps, 6 updates, {n_games} games",
+    ]
+    check_histograms(run)
+
+
+def check_histograms(run: Run) -> None:
+    """With --detailed_logs there is one of each kind for each layer."""
+    events = EventAccumulator(str(run.folder), size_guidance={"tensors": 0}).Reload()
+    tags = set(events.Tags()["tensors"]) - set(logs.FIGURES)
+    layers = [f"{head}{layer}" for head in ("policy", "value") for layer in ("_dense1", "_dense2")]
+    weights = [f"{layer}_{w}" for layer in (*layers, "policy", "value") for w in ("kernel", "bias")]
+    assert tags == {
+        *(f"{part}/{name}" for part in ("weights", "gradients", "rmsprop") for name in weights),
+        *(f"activations/{layer}" for layer in layers),
+        *("rl/episode_reward_sum", "rl/episode_length_steps"),
+    }
+    for tag in tags - {"rl/episode_reward_sum", "rl/episode_length_steps"}:
+        assert [event.step for event in events.Tensors(tag)] == [48], tag
+
+
+def test_rows_and_checkpoints_come_while_the_run_goes_on(tmp_path, signals, monkeypatch):
+    """Analytic: each waits for its interval, here a moment; the run waits for two of each."""
+    monkeypatch.setattr(training, "BAR_INTERVAL_SECONDS", 0.001)
+    folder = tmp_path / "run"
+
+    def wait_for_rows_and_checkpoints(n: int) -> None:
+        if n == 30:
+            # A header and two rows; of step 0, and one more.
+            wait_until(lambda: (folder / "progress.csv").read_text().count("\n") >= 3)
+            wait_until(lambda: len(list((folder / "checkpoints").glob("ckpt-*.json"))) >= 2)
+
+    intervals = ("--ckpt_interval_seconds", "0.01", "--manager_wake_interval_seconds", "0.01")
+    run = train(folder, signals, Envs(on_step=wait_for_rows_and_checkpoints), more=intervals)
+    assert run.status == 0
+    steps = [row["misc/steps"] for row in run.rows()]
+    assert steps == sorted(steps)
+    assert len(steps) >= 3
+    assert steps[-1] == 40
+    assert run.info().counters["steps"] == 40
+
+
+@pytest.mark.parametrize("how", ["term", "failure"])
+def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
+    """Analytic: asked to stop, or one worker broken, everybody stops and all is kept.
+
+    At the 17th step 4 updates of 4 steps are done; the rollout under way is given up.
+    """
+    other_may_stop = threading.Event()
+
+    def cut_short(n: int) -> None:
+        if n == 16 and how == "term":
+            os.kill(os.getpid(), signal.SIGTERM)
+            wait_until(signals.event.is_set)
+        elif n == 16:
+            raise RuntimeError("the joystick broke")
+
+    def wait_to_be_stopped(n: int) -> None:
+        wait_until(signals.event.is_set)
+        other_may_stop.set()
+
+    envs = [Envs(on_step=cut_short), Envs(on_step=wait_to_be_stopped)]
+    run = train(tmp_path / "run", signals, *envs, more=("--n_steps", "1000"))
+    assert run.status == {"term": 143, "failure": 1}[how]
+    assert other_may_stop.is_set()
+    # The last row, the checkpoint and the words agree on where it ended.
+    assert run.rows()[-1]["misc/steps"] == run.info().counters["steps"] == 16
+    out, err = capsys.readouterr()
+    assert f"saved {run.folder}/checkpoints/ckpt-16\n" in out
+    if how == "term":
+        assert out.endswith("stopped at 16 steps, 4 updates, 5 games\n")
+        assert err == ""
+    else:
+        assert err.startswith("worker 0 failed:\nTraceback (most recent call last):\n")
+        assert err.endswith("RuntimeError: the joystick broke\n")
+        assert err.count("Traceback") == 1
+        assert err in run.log()
+        assert "finished" not in run.log()
+
+
+def test_an_error_of_the_watch_itself_stops_the_workers(tmp_path, signals, monkeypatch):
+    """Analytic: a full disk, say, shows as what it is, and no thread trains on."""
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(logs.RunLog, "move_bar", fail)
+    monkeypatch.setattr(training, "BAR_INTERVAL_SECONDS", 0.001)
+    envs = Envs(on_step=lambda n: wait_until(signals.event.is_set) if n == 10 else None)
+    with pytest.raises(OSError, match="no space"):
+        train(tmp_path / "run", signals, envs)
+    assert not worker_threads()
+
+
+def test_a_restored_run_goes_on(tmp_path, signals, capsys):
+    """Golden: with what was saved, counters included; it says where its settings differ."""
+    first = train(tmp_path / "first", signals, Envs())
+    signals.event.clear()
+    capsys.readouterr()
+    settings = ("--n_steps", "60", "--initial_lr", "3e-3", "--seed", "5")
+    run = train(tmp_path / "run", signals, Envs(), more=settings, restore_from=first.info())
+    assert run.status == 0
+    assert [row["misc/steps"] for row in run.rows()] == [60]
+    before, after = Counts(**first.info().counters), Counts(**run.info().counters)
+    # 20 more steps from the first one of a game: 6 games end, and 5 updates are made.
+    assert after[:3] == (before.steps + 20, before.updates + 5, before.games + 6)
+    assert after.frames > before.frames
+    # The seed does not matter where weights are restored.
+    restored = run.weights("checkpoints/ckpt-40")
+    assert len(restored) == 24
+    for name, array in first.weights().items():
+        np.testing.assert_array_equal(restored[name], array, err_msg=name)
+    out = capsys.readouterr().out
+    assert out.startswith(
+        f"restored {first.folder}/checkpoints/ckpt-40 at 40 steps\n"
+        "  n_steps: 40 there, 60 here\n"
+        "  seed: 0 there, 5 here\n"
+        "  initial_lr: 0.0001 there, 0.003 here\n"
+    )
+    assert "weights only" not in out
+
+
+def test_statistics_start_anew_where_there_are_none(tmp_path, signals, capsys):
+    """Golden: of a file with weights only, and a line says so."""
+    first = train(tmp_path / "first", signals, Envs())
+    signals.event.clear()
+    weights_only = first.info()._replace(has_statistics=False)
+    run = train(
+        tmp_path / "run", signals, Envs(), more=("--n_steps", "44"), restore_from=weights_only
+    )
+    assert "it holds weights only: RMSProp's statistics start anew\n" in capsys.readouterr().out
+    restored, saved = run.weights("checkpoints/ckpt-40"), first.weights()
+    for name, array in restored.items():
+        expected = np.ones_like(array) if name.startswith("mean_squares") else saved[name]
+        np.testing.assert_array_equal(array, expected, err_msg=name)
+    assert not np.array_equal(saved["mean_squares/value_bias"], [1.0])
+
+
+class FakeLog:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.games: list[tuple] = []
+        self.said: list[tuple[str, bool]] = []
+        self.at: list[int] = []
+
+    def figures(self, figures: dict[str, float]) -> None:
+        self.rows.append(dict(figures))
+
+    def game(self, *game: float) -> None:
+        self.games.append(game)
+
+    def say(self, line: str, *, error: bool = False) -> None:
+        self.said.append((line, error))
+
+    def histograms(self, n_steps: int, arrays: dict[str, np.ndarray]) -> None:
+        self.at.append(n_steps)
+
+
+class Watched(NamedTuple):
+    """The main thread's watch, with what it sees and what it says in our hands."""
+
+    watch: Any
+    log: FakeLog
+    counters: Counters
+    put: Callable[[Report], None]
+    clock: list[float]
+
+    def take(self, *reports: Report) -> None:
+        for report in reports:
+            self.put(report)
+        self.watch._take_reports(timeout=0)
+
+    def row(self, seconds: float = 1.0) -> dict[str, float]:
+        """The next row, so many seconds after the last one."""
+        self.clock[0] += seconds
+        self.watch._write_row()
+        return self.log.rows[-1]
+
+
+def measurement(**scalars: float) -> Measurement:
+    return Measurement({name.replace("__", "/"): x for name, x in scalars.items()}, {}, {})
+
+
+@pytest.fixture
+def watched(signals, monkeypatch):
+    """A watch over nothing; its clock stands still at 100 s until told otherwise."""
+    clock = [100.0]
+    monkeypatch.setattr(training, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    schedule = ["--lr_schedule", "linear", "--lr_decay_to_zero_by_n_steps", "400"]
+    more = ["--initial_lr", "0.5", "--n_steps", "400", "--detailed_logs"]
+    parsed = params.parse([*schedule, *more, "Numbered-v0"])
+    counters = Counters(400, Counts(steps=100, updates=20, games=4, frames=400))
+    weights = {"w": np.zeros((2, 3), np.float32)}
+    constants = {"rmsprop_decay": 0.99, "rmsprop_epsilon": 0.1, "max_grad_norm": 1.0}
+    shared = SharedState(weights, rmsprop_initial=1.0, counters=counters, **constants)
+    reports: queue.SimpleQueue = queue.SimpleQueue()
+    log = FakeLog()
+    watch = training._Watch(parsed.params, shared, None, log, signals, reports)
+    return Watched(watch, log, counters, reports.put, clock)
+
+
+def test_figures_are_means_over_the_interval(watched):
+    """Analytic: of the finite values since the last row; of episode values, the latest alone."""
+    watched.take(
+        measurement(rl__policy_entropy=0.5, rl__explained_variance=1.0, rl__episode_value_mean=7),
+        measurement(
+            rl__policy_entropy=0.75, rl__explained_variance=-math.inf, rl__episode_value_mean=8
+        ),
+        measurement(
+            rl__policy_entropy=1.0, rl__explained_variance=math.nan, rl__episode_value_mean=9
+        ),
+    )
+    row = watched.row()
+    assert list(row) == list(logs.FIGURES)
+    assert row["rl/policy_entropy"] == 0.75
+    assert row["rl/explained_variance"] == 1.0
+    assert row["rl/episode_value_mean"] == 9.0
+    assert math.isnan(row["loss/loss_policy"])
+    watched.take(
+        measurement(rl__policy_entropy=0.25, rl__explained_variance=math.nan),
+    )
+    row = watched.row()
+    assert row["rl/policy_entropy"] == 0.25
+    assert math.isnan(row["rl/explained_variance"])
+
+
+def test_an_interval_in_which_nothing_happened(watched):
+    """Analytic: counters stand, no step a second, and what was not measured is not known."""
+    row = watched.row()
+    known = {
+        "misc/steps": 100,
+        "misc/frames": 400,
+        "misc/updates": 20,
+        "misc/steps_per_second": 0,
+        "misc/lr": 0.375,  # a quarter of the way down
+        "rl/episodes": 4,
+    }
+    assert {name: value for name, value in row.items() if not math.isnan(value)} == known
+    assert watched.log.at == []  # no measurement, no histograms
+
+
+def test_steps_a_second_are_those_of_the_interval(watched):
+    """Analytic: restored steps are not counted, nor are those of earlier intervals."""
+    for n_steps, seconds, expected in ((30, 10, 3.0), (40, 80, 0.5), (0, 1, 0.0)):
+        watched.counters.add_update(n_steps, 4 * n_steps, 20)
+        assert watched.row(seconds)["misc/steps_per_second"] == expected
+
+
+def test_policy_lag_is_of_the_interval(watched):
+    """Analytic: copies made 0, 2 and 4 updates before; then none."""
+    for n_updates_before in (0, 2, 4):
+        n_updates = watched.counters.read().updates
+        watched.counters.add_update(1, 1, n_updates - n_updates_before)
+    row = watched.row()
+    assert (row["misc/policy_lag_mean"], row["misc/policy_lag_max"]) == (2.0, 4.0)
+    assert math.isnan(watched.row()["misc/policy_lag_max"])
+
+
+def test_games_are_averaged_over_the_last_hundred(watched):
+    """Analytic: of 130 games the first 30 do not count, however many intervals ago they were."""
+    for first in (0, 65):
+        watched.take(*(Game(n, score=float(n), length=3 * n) for n in range(first, first + 65)))
+        row = watched.row()
+    assert row["rl/episode_reward_mean_100"] == np.mean(range(30, 130))
+    assert row["rl/episode_length_mean_100"] == 3 * np.mean(range(30, 130))
+    assert watched.log.games == [(n, float(n), 3 * n) for n in range(130)]
+    assert training.GAMES_IN_MEAN == 100
+
+
+def test_the_first_failure_is_the_one_that_is_told(watched):
+    """Analytic: what it broke in others is not the cause."""
+    watched.take(
+        *(Failure(n, RuntimeError(f"{n}"), f"Traceback\nRuntimeError: {n}\n") for n in (2, 0, 1))
+    )
+    assert watched.watch._conclude() == 1
+    assert watched.log.said == [("worker 2 failed:\nTraceback\nRuntimeError: 2", True)]
+
+
+def test_a_failure_outranks_the_signal_that_came_with_it(watched, signals):
+    """Analytic: a run that broke while it was being stopped did break."""
+    signal.raise_signal(signal.SIGTERM)
+    assert signals.event.is_set()
+    assert watched.watch._conclude() == 143
+    watched.take(Failure(0, RuntimeError(), "Traceback\n"))
+    assert watched.watch._conclude() == 1
