@@ -155,7 +155,7 @@ class LocalNetwork:
         self.act = self._trace(self._act("act"), one_step, **xla)
         self.evaluate_last = self._trace(self._act("last"), one_step) if debug else self.act
         self.learn = self._trace(self._learn, rollout, tf.TensorSpec((), tf.float32))
-        self.measure = self._trace(self._measure, rollout) if measures else None
+        self.measure: Any = self._trace(self._measure, rollout) if measures else None
         if xla:
             self.act(tf.zeros(one_step.shape, one_step.dtype))  # XLA compiles at the first call
 

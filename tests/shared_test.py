@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from a3c.shared import Counters, Counts, Gate, SharedState
 
-TIMEOUT_SECONDS = 30  # of a test that would otherwise hang; none comes near it
+TIMEOUT_SECONDS = 120  # of a test that would otherwise hang; none comes near it
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +67,12 @@ def test_many_may_be_inside_the_gate_at_once() -> None:
 def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
     """Analytic: one inside leaves, then it is shut, then one who came meanwhile gets in: in that order."""
     gate, events = Gate(), []
-    somebody_inside = threading.Event()
+    somebody_inside, somebody_late = threading.Event(), threading.Event()
 
     def insider() -> None:
         with gate:
             somebody_inside.set()
-            wait_until(lambda: gate._is_shut)  # the shutter has come and waits
+            somebody_late.wait(TIMEOUT_SECONDS)
             events.append("left")
 
     def shutter() -> None:
@@ -81,7 +81,8 @@ def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
             events.append("shut")
 
     def latecomer() -> None:
-        wait_until(lambda: gate._is_shut)
+        wait_until(lambda: gate._is_shut)  # the shutter has come and waits
+        somebody_late.set()
         with gate:
             events.append("late")
 

@@ -23,6 +23,8 @@ from a3c.worker import (
 )
 from tests.fakes import BanditEnvs, NumberedEnvs
 
+TIMEOUT_SECONDS = 300  # of a test that would otherwise hang; none comes near it
+
 N_INPUTS, N_ACTIONS = 3, 4
 SHAPES = network.weight_shapes("mlp", (N_INPUTS,), N_ACTIONS)
 
@@ -110,7 +112,7 @@ class Crew:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(TIMEOUT_SECONDS)
             assert not thread.is_alive()
 
     def of_kind(self, kind: type) -> list[Any]:
@@ -549,9 +551,9 @@ def test_a_worker_told_to_stop_while_the_gate_is_shut_applies_nothing() -> None:
     with crew.shared.gate.shut():
         thread = threading.Thread(target=crew.workers[0].run, daemon=True)
         thread.start()
-        assert waiting.wait(30)
+        assert waiting.wait(TIMEOUT_SECONDS)
         crew.stop.set()
-    thread.join(30)
+    thread.join(TIMEOUT_SECONDS)
     assert not thread.is_alive()
     assert crew.shared.counters.read() == Counts()
 
