@@ -8,14 +8,24 @@ import pathlib
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from a3c.checkpoint import Info, Subject
+    from a3c.params import Params
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, make the run folder, train; returns the exit status."""
-    from a3c import checkpoint, env, params, run_dir, stopping
+    from a3c import stopping
+
+    signals = stopping.StopSignals()  # before anything slow: Ctrl-C should find it in place
+
+    from a3c import checkpoint, env, env_process, params, run_dir
 
     argv = sys.argv[1:] if argv is None else argv
-    signals = stopping.StopSignals()
+    bad_input = (params.BadInput, env.UnsupportedEnv, checkpoint.UnusableCheckpoint)
+    envs: list[env.EnvProcesses] = []
     try:
         parsed = params.parse(argv)
         settings = env.EnvSettings(
@@ -25,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_n_noops=parsed.params.max_n_noops,
             clip_rewards=not parsed.params.no_clip_rewards,
             end_on_life_loss=not parsed.params.no_end_on_life_loss,
-            number_frames=parsed.params.debug,
+            number_frames=parsed.params.debug and not parsed.params.no_frame_numbers,
         )
         description = env.describe_env(settings)
         parsed = params.resolve_network(parsed, description.kind)
@@ -36,37 +46,63 @@ def main(argv: Sequence[str] | None = None) -> int:
             description.observation_shape,
             description.n_actions,
         )
-        info = None
-        if parsed.params.load_ckpt:
-            info = checkpoint.read_info(checkpoint.find(pathlib.Path(parsed.params.load_ckpt)))
-            checkpoint.check_fits(info, subject)
+        info = _checkpoint_to_go_on_from(parsed.params, subject)
+        if signals.event.is_set():
+            return signals.exit_status
         folder = run_dir.create(parsed, argv, description._asdict())
-    except (params.BadInput, env.UnsupportedEnv, checkpoint.UnusableCheckpoint) as error:
-        print(f"train.py: error: {error}", file=sys.stderr)
-        return 2
-    # Said before anything slow; the log is opened later, and goes on in the same file.
-    print(line := f"run folder: {folder}", flush=True)
-    (folder / "log.txt").write_text(line + "\n", encoding="utf-8", errors="surrogateescape")
-    settings = settings.in_run(str(folder / "monitor"), time.time())
-    envs: list[env.EnvProcesses] = []
-    try:
-        # The environment processes boot while TensorFlow is imported.
-        for worker in range(parsed.params.n_workers):
+        n_workers, n_envs = parsed.params.n_workers, parsed.params.envs_per_worker
+        # Said before anything slow; the log is opened later, and goes on in the same file.
+        lines = (
+            f"run folder: {folder}\n"
+            f"starting TensorFlow and {n_workers * n_envs} environment processes"
+        )
+        print(lines, flush=True)
+        (folder / "log.txt").write_text(lines + "\n", encoding="utf-8", errors="surrogateescape")
+        # The environment processes boot while TensorFlow is imported. After a restored run's games
+        # come new ones.
+        for worker in range(n_workers):
             envs.append(
                 env.EnvProcesses(
-                    settings,
+                    settings.in_run(str(folder / "monitor"), time.time()),
                     worker,
-                    parsed.params.envs_per_worker,
+                    n_envs,
                     description,
                     n_slots=parsed.params.steps_per_update + 1,
+                    first_games=[info.counters["games"] + 1] * n_envs if info else None,
                 )
             )
+        if signals.event.is_set():
+            print("stopped before the first update", flush=True)
+            return signals.exit_status
         from a3c import training
 
         return training.train(parsed.params, subject, envs, folder, signals, info)
+    except bad_input as error:
+        print(f"train.py: error: {error}", file=sys.stderr)
+        return 2
+    except env_process.EnvError as error:
+        print(f"train.py: error: {error}", file=sys.stderr)
+        return 1
     finally:
         for processes in envs:
             processes.close()
+
+
+def _checkpoint_to_go_on_from(params: "Params", subject: "Subject") -> "Info | None":
+    """What --load_ckpt names, if it fits this run."""
+    from a3c import checkpoint
+    from a3c.params import BadInput
+
+    if params.load_ckpt is None:
+        return None
+    info = checkpoint.read_info(checkpoint.find(pathlib.Path(params.load_ckpt)))
+    checkpoint.check_fits(info, subject)
+    if info.counters["steps"] >= params.n_steps:
+        raise BadInput(
+            f"{info.prefix} is at {info.counters['steps']:,} steps:"
+            f" --n_steps {params.n_steps:,}, the total, leaves none to go"
+        )
+    return info
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ What needs no tensors (finding, checking, comparing) imports no TensorFlow, so t
 answered at once.
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -71,9 +72,9 @@ class Checkpointer:
             "weights": {name: tf.Variable(v) for name, v in shared.weights.items()},
             "mean_squares": {name: tf.Variable(v) for name, v in shared.mean_squares.items()},
         }
-        self._manager = tf.train.CheckpointManager(
-            tf.train.Checkpoint(**self._copies), str(folder), n_kept, checkpoint_name="ckpt"
-        )
+        # No CheckpointManager: it deletes old tensors before our JSON of the new ones is there.
+        self._checkpoint = tf.train.Checkpoint(**self._copies)
+        self._n_kept = n_kept
         self._n_steps_saved: int | None = None
 
     def save(self) -> pathlib.Path:
@@ -87,7 +88,7 @@ class Checkpointer:
         # Tensors change with every update and only then. Written anew under the same name, they
         # would for a moment not be those that the JSON is of.
         if counts.steps != self._n_steps_saved:
-            self._manager.save(checkpoint_number=counts.steps)
+            self._checkpoint.write(str(prefix))
             self._n_steps_saved = counts.steps
         content: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
@@ -101,14 +102,15 @@ class Checkpointer:
         _write_atomically(
             prefix.with_name(prefix.name + ".json"), json.dumps(content, indent=1) + "\n"
         )
-        self._remove_orphans()
+        self._remove_old()
         return prefix
 
-    def _remove_orphans(self) -> None:
-        """The manager deletes its own files of old checkpoints; this, the JSON beside them."""
-        for path in self._folder.glob("ckpt-*.json"):
-            if not path.with_suffix(".index").exists():
-                path.unlink()
+    def _remove_old(self) -> None:
+        """Delete all but the newest few; each one's JSON first, without which it does not count."""
+        for _, path in sorted(_numbered(self._folder))[: -self._n_kept]:
+            tensor_files = _tensor_files(path.with_suffix(""))
+            for old in (path, *tensor_files):
+                old.unlink()
 
 
 def find(path: pathlib.Path) -> pathlib.Path:
@@ -122,11 +124,7 @@ def find(path: pathlib.Path) -> pathlib.Path:
 def _find(path: pathlib.Path) -> pathlib.Path:
     if path.is_dir():
         folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-        found = [
-            (int(p.stem.removeprefix("ckpt-")), p)
-            for p in folder.glob("ckpt-*.json")
-            if _has_number(p)
-        ]
+        found = _numbered(folder)
         if not found:
             raise UnusableCheckpoint(f"no checkpoint in {folder}")
         return max(found)[1].with_suffix("")
@@ -138,8 +136,10 @@ def _find(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def _has_number(path: pathlib.Path) -> bool:
-    return path.stem.removeprefix("ckpt-").isdecimal()
+def _numbered(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
+    """The JSON of each checkpoint in a folder, with the steps in its name."""
+    found = [(path.stem.removeprefix("ckpt-"), path) for path in folder.glob("ckpt-*.json")]
+    return [(int(steps), path) for steps, path in found if steps.isdecimal()]
 
 
 def read_info(prefix: pathlib.Path) -> Info:
@@ -225,7 +225,7 @@ def restore(info: Info, shared: "SharedState") -> None:
     if info.has_statistics:
         parts["mean_squares"] = shared.mean_squares
     try:
-        status = tf.train.Checkpoint(**parts).restore(str(info.prefix))
+        status = tf.train.Checkpoint(**parts).read(str(info.prefix))
         status.assert_existing_objects_matched()
     except (ValueError, AssertionError, tf.errors.OpError) as error:
         raise UnusableCheckpoint(
@@ -234,9 +234,11 @@ def restore(info: Info, shared: "SharedState") -> None:
 
 
 def _tensor_files(prefix: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(prefix.parent.glob(f"{prefix.name}.index")) + sorted(
-        prefix.parent.glob(f"{prefix.name}.data-*")
-    )
+    return [
+        path
+        for pattern in ("index", "data-*")
+        for path in sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.{pattern}"))
+    ]
 
 
 def _file_checksum(path: pathlib.Path) -> str | None:

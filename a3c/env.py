@@ -162,9 +162,10 @@ def _make_base(env_id: str) -> gymnasium.Env:
     try:
         if module:
             importlib.import_module(module)
-        # A copy: the registry's own spec must keep its settings for everybody else.
+        # A copy: the registry's own spec must keep its settings for everybody else. Made by its
+        # spec, an old id also brings no remark that there is a newer one.
         spec = dataclasses.replace(gymnasium.spec(name))
-    except (ImportError, gymnasium.error.Error) as error:
+    except (ImportError, TypeError, ValueError, gymnasium.error.Error) as error:
         raise UnsupportedEnv(_explain_unknown(env_id, error)) from error
     spec.order_enforce = False
     spec.disable_env_checker = True
@@ -174,16 +175,14 @@ def _make_base(env_id: str) -> gymnasium.Env:
             kwargs["frameskip"] = 1
         elif spec.kwargs.get("frameskip") != 1:
             raise UnsupportedEnv(f"{env_id} skips frames itself, and so do we: {SUPPORTED}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            return gymnasium.make(spec, **kwargs)
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise UnsupportedEnv(f"{env_id} cannot be made: {_one_line(error)}") from error
+    try:
+        return gymnasium.make(spec, **kwargs)
+    except (ImportError, gymnasium.error.Error) as error:
+        raise UnsupportedEnv(f"{env_id} cannot be made: {_one_line(error)}") from error
 
 
 def _explain_unknown(env_id: str, error: Exception) -> str:
-    if isinstance(error, ImportError):
+    if not isinstance(error, gymnasium.error.Error):
         return f"{env_id}: {_one_line(error)}"
     name = env_id.rpartition(":")[2]
     by_lower_case = {known.lower(): known for known in gymnasium.registry}

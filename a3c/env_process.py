@@ -22,6 +22,7 @@ the training process, whose TensorFlow threads would be missing in the child.
 
 import atexit
 import contextlib
+import functools
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -167,6 +168,7 @@ class EnvProcess:
             self._socket.sendall(REQUEST.pack(slot, action))
 
 
+@functools.cache
 def _context() -> Any:
     """Return the way to start processes: a fork server that holds `a3c.env`, or else spawn."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
@@ -249,9 +251,8 @@ def _serve(
             games = monitor.take_finished()
             answer = Answer(terminated, truncated, float(reward), monitor.n_frames, games)
             _send_answer(worker, answer)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
     except Exception:
+        # That the worker has hung up comes here as well: there is nobody left to read this then.
         text = traceback.format_exc().encode()
         with contextlib.suppress(OSError):
             worker.sendall(ANSWER.pack(True, False, False, 0.0, 0, len(text)) + text)

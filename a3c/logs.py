@@ -4,11 +4,13 @@
 agent steps.
 """
 
+import contextlib
 import csv
 import math
+import os
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TextIO
 
 import numpy as np
@@ -40,6 +42,17 @@ FIGURES = (
 )
 
 
+@contextlib.contextmanager
+def _survive_loss_of(file: TextIO) -> Iterator[None]:
+    """Whoever read our output may be gone (`| tee` dies of the same Ctrl-C): the run is not."""
+    try:
+        yield
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, file.fileno())
+        os.close(nowhere)
+
+
 class RunLog:
     """The open logs of one run. Only the main thread writes them."""
 
@@ -64,14 +77,17 @@ class RunLog:
 
     def say(self, line: str, *, error: bool = False) -> None:
         """One line to the console, above the bar, and to log.txt; errors to stderr."""
-        with tqdm.external_write_mode(file=self._console):
-            print(line, file=sys.stderr if error else self._console, flush=True)
         print(line, file=self._log_file, flush=True)
+        file = sys.stderr if error else self._console
+        with _survive_loss_of(file), tqdm.external_write_mode(file=self._console):
+            print(line, file=file, flush=True)
 
     def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
         if not self._bar.disable:
-            self._bar.set_postfix_str(f"{n_games} games, last 100: {mean_100:.1f}", refresh=False)
-            self._bar.update(n_steps - self._bar.n)
+            with _survive_loss_of(self._console):
+                postfix = f"{n_games} games, last 100: {mean_100:.1f}"
+                self._bar.set_postfix_str(postfix, refresh=False)
+                self._bar.update(n_steps - self._bar.n)
 
     def game(self, n_steps: int, score: float, length: int) -> None:
         with self._writer.as_default(step=n_steps):
@@ -101,7 +117,8 @@ class RunLog:
                 tf.summary.histogram(name, array)
 
     def close(self) -> None:
-        self._bar.close()
+        with _survive_loss_of(self._console):
+            self._bar.close()
         self._writer.close()
         self._progress_file.close()
         self._log_file.close()

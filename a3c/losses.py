@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-LOSS_REDUCTIONS = ("mean", "sum")
-
 
 def n_step_returns(
     rewards: tf.Tensor, continues: tf.Tensor, bootstrap_values: tf.Tensor, discount: float

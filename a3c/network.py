@@ -17,8 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-NETWORKS = ("nature", "small", "mlp")
-INITIAL_WEIGHTS = ("glorot", "torch", "orthogonal")
 MLP_UNITS = 64
 
 
@@ -77,10 +75,9 @@ def initial_weights(
 ) -> dict[str, np.ndarray]:
     """Draw every weight, in order, from one generator.
 
-    glorot      U(±√(6 / (fan_in + fan_out))), biases 0                    (TensorFlow 1's default)
-    torch       U(±1 / √fan_in), biases too                                (Torch 7's default, the
-    author's) orthogonal  gain √2, but 0.01 for the logits and 1 for the value; biases 0   (OpenAI
-    Baselines' A2C)
+    glorot      TensorFlow 1's default    U(±√(6 / (fan_in + fan_out))), biases 0
+    torch       Torch 7's, the author's   U(±1 / √fan_in), biases too
+    orthogonal  OpenAI Baselines' A2C     gain √2 (logits: 0.01, value: 1), biases 0
     """
     weights = {}
     for name, shape in shapes.items():

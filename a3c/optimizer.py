@@ -46,10 +46,9 @@ def rmsprop_step(
     learning_rate: tf.Tensor,
     decay: float,
     epsilon: float,
-    use_locking: bool = True,
 ) -> None:
-    """The module's formula as TensorFlow's fused kernel: one pass over memory, atomic with
-    `use_locking`.
+    """The module's formula as TensorFlow's fused kernel: one pass over memory, under the
+    variable's lock.
 
     The kernel keeps a momentum buffer whatever its momentum; ours is 0, so the buffer only ever
     holds the last step.
@@ -63,5 +62,5 @@ def rmsprop_step(
         momentum=0.0,
         epsilon=epsilon,
         grad=gradient,
-        use_locking=use_locking,
+        use_locking=True,
     )

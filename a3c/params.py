@@ -167,6 +167,9 @@ class Params:
     debug: bool = _knob(
         LOGS, False, "", OCD,
         "dump every tensor that enters the network to stderr; one worker with one environment")
+    no_frame_numbers: bool = _knob(
+        LOGS, False, "", OURS,
+        "under --debug, draw no numbers on the frames: the network then sees what it always does")
     detailed_logs: bool = _knob(
         LOGS, False, "", OCD,
         "histograms of weights, gradients, activations and RMSProp statistics for TensorBoard")

@@ -2,8 +2,9 @@
 
 What is locked, and why:
 
-- **Each variable's update is atomic, and none is lost.** `use_locking=True` makes the kernel hold
-  the variable's own mutex from reading m and θ to writing them. The paper's Hogwild updates take no
+- **Each variable's update is atomic, and none is lost.** `use_locking=True` asks the kernel
+  to hold the variable's own mutex from reading m and θ to writing them (for these variables it does
+  so unasked, as far as could be found; what counts is the test that loses nothing). The paper's Hogwild updates take no
   locks (§4); on a CPU with caches the lock costs next to nothing, and "were updates lost?" has an
   answer.
 - **Across variables nothing is locked.** While one worker updates layer 3, another may copy layers
@@ -11,7 +12,7 @@ What is locked, and why:
   training tolerates it.
 - **The counters have one lock**, so steps and updates are exact.
 - **The gate** is a door that all updates pass and that the main thread can shut: while it is shut,
-  no update and no count is under way, so what is copied then is of one moment.
+  no update is under way and none is counted, so what is copied then is of one moment.
 """
 
 import contextlib

@@ -7,15 +7,31 @@ before TensorFlow is loaded.
 
 import os
 import signal
-import threading
 from types import FrameType
+
+
+class StopFlag:
+    """Set once, and watched by everybody who works.
+
+    No threading.Event: its lock would be taken by a signal handler that may have interrupted the
+    main thread while that held it, and nobody here waits for more than a look at the flag.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
 
 
 class StopSignals:
     """Installed for the rest of the process's life; everybody who works watches `event`."""
 
     def __init__(self) -> None:
-        self.event = threading.Event()  # set by a signal, by a failure, and at the end
+        self.event = StopFlag()  # set by a signal, by a failure, and at the end
         self.received: int | None = None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # What was ignored when we started stays ignored: nohup means it.

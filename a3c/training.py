@@ -26,6 +26,8 @@ from a3c.worker import Failure, Game, Hyperparameters, LocalNetwork, Measurement
 
 GAMES_IN_MEAN = 100
 BAR_INTERVAL_SECONDS = 0.5
+# What differs between any two runs, and is not worth a line when one goes on from the other.
+_OF_ONE_RUN = {"log_dir", "run_name", "load_ckpt"}
 
 
 def train(
@@ -51,7 +53,7 @@ def train(
         checkpointer = Checkpointer(
             folder / "checkpoints", shared, subject, dataclasses.asdict(params), params.keep_ckpts
         )
-        return _Watch(params, shared, checkpointer, log, signals, reports).run(workers)
+        return _Watch(params, shared, workers, checkpointer, log, signals, reports).run()
     finally:
         log.close()
 
@@ -85,6 +87,8 @@ def _restore(info: Info, shared: SharedState, params: Params, log: logs.RunLog) 
     if not info.has_statistics:
         log.say("it holds weights only: RMSProp's statistics start anew")
     for name, value in dataclasses.asdict(params).items():
+        if name in _OF_ONE_RUN:
+            continue
         if name in info.params and info.params[name] != value:
             log.say(f"  {name}: {info.params[name]!r} there, {value!r} here")
 
@@ -104,6 +108,7 @@ def _build_workers(
     )
     workers = []
     start = time.monotonic()
+    log.say(f"tracing {len(envs)} workers' networks")
     for number, processes in enumerate(envs):
         if signals.event.is_set():
             break
@@ -116,7 +121,11 @@ def _build_workers(
             measures=number == 0,
             detailed=params.detailed_logs,
         )
-        generator = seeding.generator(params.seed, seeding.Purpose.ACTIONS, worker=number)
+        # A restored run draws on from streams of its own, not the first run's once more.
+        n_updates = shared.counters.read().updates
+        generator = seeding.generator(
+            params.seed, seeding.Purpose.ACTIONS, worker=number, game=n_updates
+        )
         workers.append(
             Worker(
                 number,
@@ -129,7 +138,7 @@ def _build_workers(
                 reports.put,
             )
         )
-    log.say(f"{len(workers)} workers traced in {time.monotonic() - start:.1f} s")
+    log.say(f"traced in {time.monotonic() - start:.1f} s")
     return workers
 
 
@@ -140,12 +149,14 @@ class _Watch:
         self,
         params: Params,
         shared: SharedState,
+        workers: Sequence[Worker],
         checkpointer: Checkpointer,
         log: logs.RunLog,
         signals: StopSignals,
         reports: "queue.SimpleQueue[Report]",
     ) -> None:
-        self._params, self._shared, self._checkpointer = params, shared, checkpointer
+        self._params, self._shared, self._workers = params, shared, workers
+        self._checkpointer = checkpointer
         self._log, self._signals, self._reports = log, signals, reports
         self._last_games: collections.deque[Game] = collections.deque(maxlen=GAMES_IN_MEAN)
         self._measured: dict[str, list[float]] = collections.defaultdict(list)
@@ -153,12 +164,12 @@ class _Watch:
         self._failure: Failure | None = None
         self._row_counts, self._row_time = shared.counters.read(), time.monotonic()
 
-    def run(self, workers: Sequence[Worker]) -> int:
+    def run(self) -> int:
         """Start the workers, watch them to their end, save; returns the exit status."""
         self._log.say(f"checkpoint before the first update: {self._checkpointer.save()}")
         threads = [
             threading.Thread(target=worker.run, name=f"worker-{worker.number}")
-            for worker in workers
+            for worker in self._workers
         ]
         for thread in threads:
             thread.start()
@@ -168,16 +179,20 @@ class _Watch:
             self._signals.event.set()
             for thread in threads:
                 thread.join()
-        self._take_reports(timeout=0)
+        self._take_reports(math.inf)
+        if self._failure is not None:
+            failed = f"worker {self._failure.worker} failed:\n{self._failure.traceback}"
+            self._log.say(failed.rstrip(), error=True)
+        prefix = self._checkpointer.save()
         self._write_row()
-        self._log.say(f"saved {self._checkpointer.save()}")
+        self._log.say(f"saved {prefix}")
         return self._conclude()
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
         next_row = time.monotonic() + self._params.manager_wake_interval_seconds
         next_checkpoint = time.monotonic() + self._params.ckpt_interval_seconds
         while any(thread.is_alive() for thread in threads):
-            self._take_reports(timeout=BAR_INTERVAL_SECONDS)
+            self._take_reports(BAR_INTERVAL_SECONDS)
             counts = self._shared.counters.read()
             self._log.move_bar(counts.steps, counts.games, self._mean_of_last("score"))
             now = time.monotonic()
@@ -188,12 +203,12 @@ class _Watch:
                 self._checkpointer.save()
                 next_checkpoint = time.monotonic() + self._params.ckpt_interval_seconds
 
-    def _take_reports(self, timeout: float) -> None:
-        """Handle what is on the queue; wait for the first report no longer than the timeout."""
-        until = time.monotonic() + timeout
-        while True:
+    def _take_reports(self, seconds: float) -> None:
+        """Handle reports for so long, however many there are; forever means all that are there."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
             try:
-                report = self._reports.get(timeout=max(0.0, until - time.monotonic()))
+                report = self._reports.get(timeout=0 if math.isinf(left) else left)
             except queue.Empty:
                 return
             match report:
@@ -214,9 +229,6 @@ class _Watch:
     def _write_row(self) -> None:
         counts, now = self._shared.counters.read(), time.monotonic()
         lag_mean, lag_max = self._shared.counters.take_policy_lag()
-        # One episode's mean value is a figure of the moment; the others are averaged over the
-        # interval.
-        *_, episode_value_mean = self._measured.pop("rl/episode_value_mean", [math.nan])
         means = {name: _mean_of_finite(values) for name, values in self._measured.items()}
         self._measured.clear()
         figures = dict.fromkeys(logs.FIGURES, math.nan) | means
@@ -234,12 +246,13 @@ class _Watch:
             "rl/episode_reward_mean_100": self._mean_of_last("score"),
             "rl/episode_length_mean_100": self._mean_of_last("length"),
             "rl/episodes": counts.games,
-            "rl/episode_value_mean": episode_value_mean,
+            "rl/episode_value_mean": self._workers[0].episode_value_mean,
         }
         self._row_counts, self._row_time = counts, now
         self._log.figures(figures)
         if self._params.detailed_logs and self._last_measurement:
             self._log.histograms(counts.steps, self._arrays(self._last_measurement))
+            self._last_measurement = None
 
     def _arrays(self, measurement: Measurement) -> dict[str, np.ndarray]:
         shared = self._shared
@@ -252,10 +265,6 @@ class _Watch:
 
     def _conclude(self) -> int:
         if self._failure is not None:
-            self._log.say(
-                f"worker {self._failure.worker} failed:\n{self._failure.traceback}".rstrip(),
-                error=True,
-            )
             return 1
         counts = self._shared.counters.read()
         ending = "stopped" if self._signals.received else "finished"

@@ -16,7 +16,6 @@ there. With K > 1 all rollouts must have one length, and a batch of always the s
 once.
 """
 
-import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +25,7 @@ import tensorflow as tf
 
 from a3c import debug_dump, losses, network, optimizer
 from a3c.shared import SharedState
+from a3c.stopping import StopFlag
 
 MEASURE_EVERY_N_UPDATES = 100
 
@@ -50,7 +50,7 @@ class Rollout(NamedTuple):
     actions: np.ndarray  # (T, K) int32
     rewards: (
         np.ndarray
-    )  # (T, K) float32; where a time limit cut the episode off, with γ·V(last observation) added
+    )  # (T, K) float32; a truncated episode's last has γ·V(last observation) added
     continues: np.ndarray  # (T, K) float32; 0 where the episode ended, for any reason
 
 
@@ -269,7 +269,7 @@ class Worker:
         envs: Environments,
         hyperparameters: Hyperparameters,
         generator: np.random.Generator,
-        stop: threading.Event,
+        stop: StopFlag,
         report: Callable[[Report], None],
     ) -> None:
         self.number = number
@@ -290,7 +290,10 @@ class Worker:
         # rl/episode_value_mean.
         self._value_sums = np.zeros(n_envs)
         self._n_values = np.zeros(n_envs, np.int64)
-        self._episode_value_mean = float("nan")
+        # Of the latest that ended; the main thread reads it for the logs.
+        self.episode_value_mean = float("nan")
+        # The local network was copied when it was made, before any worker ran.
+        self._n_updates_at_copy = shared.counters.read().updates
 
     def run(self) -> None:
         """Work until the run has its steps or is stopped; the first error stops everybody."""
@@ -304,7 +307,6 @@ class Worker:
 
     def _work(self) -> None:
         n_rollouts = n_frames_counted = 0
-        n_updates_at_copy = self._shared.counters.read().updates
         while not self._stop.is_set() and self._shared.counters.reserve(self._n_steps_per_rollout):
             if not self._collect():
                 return
@@ -317,9 +319,11 @@ class Worker:
                 self._local.learn(self._rollout, self._learning_rate(n_steps_done))
                 n_frames = self._envs.n_frames
                 counts = self._shared.counters.add_update(
-                    self._n_steps_per_rollout, n_frames - n_frames_counted, n_updates_at_copy
+                    self._n_steps_per_rollout,
+                    n_frames - n_frames_counted,
+                    self._n_updates_at_copy,
                 )
-                n_frames_counted, n_updates_at_copy = n_frames, counts.updates
+                n_frames_counted, self._n_updates_at_copy = n_frames, counts.updates
             n_rollouts += 1
 
     def _learning_rate(self, n_steps_done: int) -> np.float32:
@@ -356,13 +360,12 @@ class Worker:
         self._value_sums += values
         self._n_values += 1
         for k in np.flatnonzero(ended):
-            self._episode_value_mean = float(self._value_sums[k] / self._n_values[k])
+            self.episode_value_mean = float(self._value_sums[k] / self._n_values[k])
             self._value_sums[k] = self._n_values[k] = 0
 
     def _measure(self) -> None:
         scalars, gradients, activations = self._local.measure(self._rollout)
         figures = {name: float(value) for name, value in scalars.items()}
-        figures["rl/episode_value_mean"] = self._episode_value_mean
         self._report(Measurement(figures, _numpy(gradients), _numpy(activations)))
 
 

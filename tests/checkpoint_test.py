@@ -340,7 +340,7 @@ def test_only_the_newest_stay(tmp_path):
         for n in (40, 50)
         for ending in (".data-00000-of-00001", ".index", ".json")
     ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", *kept]
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
     assert checkpoint.find(tmp_path) == tmp_path / "ckpt-50"
     for n in (40, 50):
         assert checkpoint.read_info(tmp_path / f"ckpt-{n}").counters["steps"] == n

@@ -1,12 +1,22 @@
-"""The debug log's lines: every tensor whole, and to the bit."""
+"""The debug log: every tensor whole and to the bit, read back so; and it is what trained."""
 
+import io
+import pathlib
 import re
+import subprocess
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import debug_dump
+import train
+from a3c import debug_dump, env, run_dir
+from a3c.debug_dump import Damaged, Record
+from tests import oracle, processes
 
 
 def lines_of(capfd: pytest.CaptureFixture[str], *arrays: np.ndarray, update: int = 7) -> list[str]:
@@ -74,3 +84,521 @@ def test_integers_come_back_whole(capfd):
     integers = np.array([-(2**31), -1, 0, 1, 123_456_789, 2**31 - 1], np.int32)
     (line,) = lines_of(capfd, integers)
     np.testing.assert_array_equal(read(line, np.int32), integers)
+
+
+def test_what_could_not_be_read_back_is_not_written():
+    """Analytic: dumping a type that the format has no form for fails while tracing."""
+    with pytest.raises(TypeError, match="half is float16"):
+        debug_dump.dump(tf.constant(0, tf.int64), "train", half=tf.zeros((1,), tf.float16))
+
+
+# Reading
+
+
+def read_all(log: bytes) -> list[Record | Damaged]:
+    return list(debug_dump.read(io.BytesIO(log)))
+
+
+LINES = [
+    b"A3C-DUMP update=0 purpose=act name=observations dtype=uint8 shape=1,2,2 [0 10 255 7]\n",
+    b"A3C-DUMP update=0 purpose=train name=actions dtype=int32 shape=3,1 [-2 0 5]\n",
+    b"A3C-DUMP update=12 purpose=train name=returns dtype=float32 shape=2 [-0.25 1e-05]\n",
+]
+ARRAYS = [
+    np.array([[[0, 10], [255, 7]]], np.uint8),
+    np.array([[-2], [0], [5]], np.int32),
+    np.array([-0.25, 1e-5], np.float32),
+]
+
+
+def assert_equal(record: Record | Damaged, array: np.ndarray) -> None:
+    assert isinstance(record, Record), record
+    assert (record.array.dtype, record.array.shape) == (array.dtype, array.shape)
+    assert record.array.tobytes() == array.tobytes()
+
+
+def test_a_round_trip_returns_every_bit(capfd):
+    """Analytic: 20,000 random float32, nan and infinities among them, with the two exceptions."""
+    rng = np.random.default_rng(0)
+    limits = np.finfo(np.float32)
+    extremes = [limits.max, limits.min, limits.tiny, limits.smallest_subnormal, np.inf, 0.0, 1 / 3]
+    floats = np.concatenate(
+        [
+            rng.integers(0, 2**32, 20_000, np.uint32).view(np.float32),
+            np.array([*extremes, *(-number for number in extremes)], np.float32),
+        ]
+    )
+    expected = floats.copy()
+    expected[np.abs(floats) < limits.tiny] *= 0  # its sign stays
+    expected[np.isnan(floats)] = np.copysign(np.float32(np.nan), floats[np.isnan(floats)])
+    assert 100 < np.count_nonzero(expected.view(np.uint32) != floats.view(np.uint32)) < 400
+    arrays = [
+        expected,
+        rng.integers(0, 256, (5, 1, 84, 84, 4), np.uint8),
+        rng.integers(-(2**31), 2**31, (7, 2), np.int32),
+        np.array(0.1, np.float32),
+        np.empty((0, 3), np.uint8),
+        np.empty((3, 0), np.float32),
+    ]
+    lines = lines_of(capfd, floats, *arrays[1:], update=3)
+    records = read_all("".join(line + "\n" for line in lines).encode())
+    for i, (record, array) in enumerate(zip(records, arrays, strict=True)):
+        assert record[:5] == (i + 1, i + 1, 3, "train", f"array{i}")
+        assert_equal(record, array)
+
+
+def test_foreign_lines_are_skipped():
+    """Analytic: numbers of dumps and of lines go their own ways, whatever stands between."""
+    foreign = [b"\n", b"a warning\n", b"\xff\x00 no text\r\n", b"DUMP [1 2 3]\n"]
+    log = b"".join([foreign[0], LINES[0], *foreign[1:], LINES[1], LINES[2].rstrip(b"\n")])
+    first, second, third = read_all(log)
+    assert first[:5] == (1, 2, 0, "act", "observations")
+    assert second[:5] == (2, 6, 0, "train", "actions")
+    assert third[:5] == (3, 7, 12, "train", "returns")
+    for record, array in zip((first, second, third), ARRAYS, strict=True):
+        assert_equal(record, array)
+    assert read_all(b"") == read_all(b"".join(foreign)) == []
+
+
+def test_a_log_that_went_through_a_terminal_is_read_too():
+    """Analytic: lines may end as a terminal's do."""
+    for record, array in zip(
+        read_all(b"".join(LINES).replace(b"\n", b"\r\n")), ARRAYS, strict=True
+    ):
+        assert_equal(record, array)
+
+
+@pytest.mark.parametrize("i", range(3))
+def test_a_log_cut_anywhere_says_so(i):
+    """Analytic: the last line at every length but its own; those before it are read."""
+    for length in range(1, len(LINES[i]) - 1):
+        found = read_all(b"a warning\n" + LINES[0] + LINES[i][:length])
+        assert_equal(found[0], ARRAYS[0])
+        assert [(type(one), one.line) for one in found[1:]] == [(Damaged, 3)], length
+
+
+@pytest.mark.parametrize("i", range(3))
+def test_a_character_that_does_not_belong_there_is_named(i):
+    """Analytic: anywhere in a line; those around it are read, and numbered as if it were none."""
+    for place in range(len(LINES[i]) - 1):
+        line = LINES[i][:place] + b"#" + LINES[i][place + 1 :]
+        first, damaged, last = read_all(LINES[0] + line + LINES[2])
+        assert_equal(first, ARRAYS[0])
+        assert (type(damaged), damaged.line) == (Damaged, 2), line
+        assert_equal(last, ARRAYS[2])
+        assert (last.number, last.line) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        (b"255", b"256", "no uint8"),
+        (b"255", b"2555", "no uint8"),
+        (b"255", b"-55", "no uint8"),
+        (b"10 255", b"10  255", "no uint8"),
+        (b"[0", b"[ 0", "no uint8"),
+        (b"10 255", b"10", "has 3 elements where its shape has 4"),
+        (b"10 255", b"", "no uint8"),
+        (b"10 255", b"10 255 255", "has 5 elements"),
+        (b"0 10 255 7", b"", "has 0 elements"),
+        (b"uint8", b"int32", None),
+        (b"uint8", b"int16", "int16"),
+        (b"uint8", b"object", "object"),
+        (b"1,2,2", b"1,2,,2", "head"),
+        (b"1,2,2", b"99999999999,99999999999", "9999999999800000000001"),
+        (b"update=0", b"update=", "head"),
+        (b"7]", b"7] and more", "end"),
+        (b"7]", b"7]A3C-DUMP update=1 purpose=act name=a dtype=uint8 shape=1 [1]", "no uint8"),
+        (b"A3C-DUMP", b"10%|# | A3C-DUMP", "head"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_reason(before, after, problem):
+    """Analytic: as before, for lines that look right."""
+    line = LINES[0].replace(before, after)
+    assert line != LINES[0]
+    (found,) = read_all(line)
+    if problem is None:
+        assert_equal(found, ARRAYS[0].astype(np.int32))
+    else:
+        assert isinstance(found, Damaged)
+        assert problem in found.problem
+
+
+@pytest.mark.parametrize(
+    "number", [b"1_0", b"+1", b"0x1", b"infinity", b"e", b"1e+39", b"1e+400", b"1,5"]
+)
+def test_what_only_python_takes_for_a_float_is_named(number):
+    """Analytic: the form is that of tf.print, and a float32 fits in."""
+    (found,) = read_all(LINES[2].replace(b"1e-05", number))
+    assert isinstance(found, Damaged)
+
+
+def test_a_line_that_never_ends_is_not_held(monkeypatch):
+    """Analytic: a foreign one is skipped, one of ours is named, and lines are counted on."""
+    monkeypatch.setattr(debug_dump, "MAX_LINE_BYTES", 200)
+    endless = b"A3C-DUMP update=0 purpose=act name=o dtype=uint8 shape=300 [" + b"1 " * 300 + b"]\n"
+    first, damaged, last = read_all(LINES[0] + b"x" * 1000 + b"\n" + endless + LINES[2])
+    assert_equal(first, ARRAYS[0])
+    assert damaged == Damaged(3, "it is longer than 200 bytes")
+    assert_equal(last, ARRAYS[2])
+    assert last.line == 4
+
+
+class Repeated(io.RawIOBase):
+    """A log that holds a text many times, without holding it."""
+
+    def __init__(self, lines: list[bytes], n_times: int) -> None:
+        self._lines = (line for _ in range(n_times) for line in lines)
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        return next(self._lines, b"")
+
+
+def update_of_pong() -> list[bytes]:
+    """The lines of one update, each pixel of three digits: no log has longer ones."""
+    pixels = np.random.default_rng(0).integers(100, 256, (6, 84 * 84 * 4))
+    rows = [" ".join(map(str, row)) for row in pixels]
+    form = "A3C-DUMP update=0 purpose={} name=observations dtype=uint8 shape={},84,84,4 [{}]\n"
+    lines = [form.format("act", 1, row) for row in rows[:5]]
+    lines += [form.format("train", "5,1", " ".join(rows[:5])), form.format("bootstrap", 1, rows[5])]
+    return [line.encode() for line in lines]
+
+
+def test_100_updates_of_pong_are_read_in_20_seconds():
+    """Analytic: a tenth of them in a tenth of that, of the processor's time."""
+    start = time.process_time()
+    n_pixels = sum(record.array.size for record in debug_dump.read(Repeated(update_of_pong(), 10)))
+    assert time.process_time() - start < 2
+    assert n_pixels == 10 * 11 * 84 * 84 * 4
+
+
+def test_memory_does_not_grow_with_the_log():
+    """Analytic: the most that is held is the same for 2 updates as for 20."""
+    lines = update_of_pong()
+    peaks = []
+    for n_updates in (2, 2, 20):
+        tracemalloc.start()
+        for _ in debug_dump.read(Repeated(lines, n_updates)):
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    _, short, long = peaks
+    assert long < 1.1 * short
+    assert long < 50 * sum(map(len, lines))
+
+
+# The flag that leaves the numbers off
+
+
+@pytest.mark.parametrize(
+    ("flags", "numbers"),
+    [(["--debug"], True), (["--debug", "--no_frame_numbers"], False), ([], False)],
+)
+def test_frames_are_numbered_when_debugging_unless_told_otherwise(flags, numbers, monkeypatch):
+    """Analytic: what the environments are asked for."""
+    asked = []
+
+    def describe(settings: env.EnvSettings) -> None:
+        asked.append(settings.number_frames)
+        raise env.UnsupportedEnv("enough seen")
+
+    monkeypatch.setattr(env, "describe_env", describe)
+    assert train.main([*flags, "PongNoFrameskip-v4"]) == 2
+    assert asked == [numbers]
+
+
+# What is dumped is what trained
+
+# train.py, keeping the shared weights after each of the first updates as well.
+RECORDING = """
+import sys
+import numpy
+import train
+from a3c import worker
+
+kept, build = [], worker.LocalNetwork.__init__
+
+def build_to_keep(self, shared, *arguments, **options):
+    build(self, shared, *arguments, **options)
+    learn = self.learn
+
+    def learn_and_keep(*arguments):
+        norm = learn(*arguments)
+        if len(kept) < 20:
+            kept.append({name: weight.numpy() for name, weight in shared.weights.items()})
+        return norm
+
+    self.learn = learn_and_keep
+
+worker.LocalNetwork.__init__ = build_to_keep
+status = train.main(sys.argv[1:])
+numpy.savez("weights", **{f"{i}/{name}": w for i, ws in enumerate(kept) for name, w in ws.items()})
+sys.exit(status)
+"""
+TRAIN = processes.ROOT / "train.py"
+# A Pong whose games end after 37 steps by their time limit, under the preset that sums losses over
+# a rollout, starts RMSProp from 0 and lowers the learning rate.
+PONG = ["--preset", "paper", "--n_steps", "100", "tests.toys:toys/ShortPong-v0"]
+CARTPOLE = ["--n_steps", "500", "CartPole-v1"]
+
+
+class Update(NamedTuple):
+    """All dumps of one update."""
+
+    acted: list[np.ndarray]  # T observations of (K, ...)
+    last: list[np.ndarray]
+    train: dict[str, np.ndarray]
+    bootstrap: np.ndarray
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Iterator[dict[str, pathlib.Path]]:
+    """Folders of finished runs: `run` in there is the run folder, `stderr` the debug log."""
+    debug = ["-c", RECORDING, "--log_dir", "run", "--debug", "--no_frame_numbers"]
+    plain = [TRAIN, "--log_dir", "run", "--no_xla"]
+    commands = {
+        "pong": debug + PONG,
+        "pong without": plain + PONG,
+        "cartpole": debug + CARTPOLE,
+        "cartpole without": plain + CARTPOLE,
+    }
+    folders = {name: tmp_path_factory.mktemp("outside") for name in commands}
+    with processes.dispositions():
+        started: dict[str, subprocess.Popen] = {
+            name: processes.start(command, folders[name]) for name, command in commands.items()
+        }
+    try:
+        for name, process in started.items():
+            assert process.wait(900) == 0, processes.outputs(folders[name])["stderr"][-2000:]
+        yield folders
+    finally:
+        for process in started.values():
+            processes.end(process)
+
+
+@pytest.fixture(scope="module")
+def updates(runs) -> dict[str, list[Update]]:
+    return {name: updates_of(runs[name] / "stderr") for name in ("pong", "cartpole")}
+
+
+def updates_of(log: pathlib.Path) -> list[Update]:
+    found: list[Update] = []
+    with log.open("rb") as file:
+        for record in debug_dump.read(file):
+            assert isinstance(record, Record), record
+            if record.update == len(found):
+                found.append(Update([], [], {}, np.empty(0)))
+            assert record.update == len(found) - 1
+            match record.purpose:
+                case "act":
+                    found[-1].acted.append(record.array)
+                case "last":
+                    found[-1].last.append(record.array)
+                case "train":
+                    found[-1].train[record.name] = record.array
+                case "bootstrap":
+                    found[-1] = found[-1]._replace(bootstrap=record.array)
+    return found
+
+
+def tensors(run: pathlib.Path, n_steps: int, part: str) -> dict[str, np.ndarray]:
+    """Of a run's checkpoint; `part` is weights or mean_squares."""
+    reader = tf.train.load_checkpoint(str(run / f"run/checkpoints/ckpt-{n_steps}"))
+    return {
+        name.split("/")[1]: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if name.startswith(f"{part}/")
+    }
+
+
+@pytest.mark.parametrize(("name", "n_steps"), [("cartpole", 500), ("pong", 100)])
+def test_debugging_changes_no_bit_of_the_training(runs, name, n_steps):
+    """Parity: weights, statistics and games of a run with --debug and of one with --no_xla."""
+    for part in ("weights", "mean_squares"):
+        ours, others = (tensors(runs[run], n_steps, part) for run in (name, f"{name} without"))
+        assert len(ours) == {"cartpole": 12, "pong": 10}[name]
+        assert [n for n in ours if ours[n].tobytes() != others[n].tobytes()] == []
+        start = tensors(runs[name], 0, part)
+        assert all(np.any(ours[n] != start[n]) for n in ours)
+    games = [
+        [line.split(",")[:2] for line in csv.read_text().splitlines()[2:]]
+        for run in (name, f"{name} without")
+        for csv in (runs[run] / "run/monitor").iterdir()
+    ]
+    assert games[0] == games[1]
+    assert len(games[0]) > 1
+
+
+def assert_acted_on_is_trained_on(updates: list[Update]) -> None:
+    for i, update in enumerate(updates):
+        np.testing.assert_array_equal(np.stack(update.acted), update.train["observations"])
+        if i + 1 < len(updates):
+            np.testing.assert_array_equal(update.bootstrap, updates[i + 1].acted[0])
+
+
+def test_what_was_acted_on_is_what_was_trained_on(updates):
+    """Parity: at each step of 100 updates, through ends of episodes; the bootstrap's observation is
+    the next one acted on."""
+    assert [len(updates[name]) for name in ("cartpole", "pong")] == [100, 20]
+    for name, n_ends in (("cartpole", 10), ("pong", 2)):
+        assert_acted_on_is_trained_on(updates[name])
+        continues = np.stack([update.train["continues"] for update in updates[name]])
+        assert np.count_nonzero(continues == 0) >= n_ends
+    # CartPole's games begin within 0.05 of 0, and end far from there.
+    for update in updates["cartpole"]:
+        seen = np.concatenate([update.train["observations"], update.bootstrap[None]])
+        begins = np.abs(seen[1:]).max(axis=-1) <= 0.05
+        np.testing.assert_array_equal(begins[update.train["continues"] == 0], True)
+        assert len(update.last) == 0
+
+
+def shift_observations(update: Update) -> Update:
+    seen = np.concatenate([update.train["observations"], update.bootstrap[None]])
+    return update._replace(train=update.train | {"observations": seen[1:]})
+
+
+def shift_bootstrap(update: Update) -> Update:
+    return update._replace(bootstrap=update.acted[-1])
+
+
+@pytest.mark.parametrize("twin", [shift_observations, shift_bootstrap])
+def test_a_batch_shifted_by_one_step_is_caught(updates, twin):
+    """Analytic: negative control of the test before."""
+    for name in ("cartpole", "pong"):
+        with pytest.raises(AssertionError):
+            assert_acted_on_is_trained_on([twin(update) for update in updates[name]])
+
+
+UNIT_ROUNDOFF = 2.0**-24  # of float32
+# The most roundings that one number goes through on its way through one update: sums of 256, 256,
+# 2592 and 256 products forward, 7, 256 and 512 back, 2000 positions of the first layer, and the
+# clipping; in `small`. An mlp's are far fewer.
+N_ROUNDINGS = 8000
+SCALE = UNIT_ROUNDOFF * N_ROUNDINGS
+
+
+class Replayed(NamedTuple):
+    """After one update: how far the run's weights are from the oracle's, and how far they may be."""
+
+    errors: dict[str, float]
+    bounds: dict[str, float]
+    moved: dict[str, float]  # from the start
+
+
+def replay(
+    run: pathlib.Path, updates: list[Update], twin: Callable[[Update], Update] | None = None
+) -> list[Replayed]:
+    """Train the oracle on a log, from the run's first checkpoint and by its args.json.
+
+    The bound. float64 is exact here. In each update the run rounds a weight once, by at most u·|θ|
+    (u = 2⁻²⁴), and takes a step that itself is rounded. A sum of k products is off by at most k·u
+    of the sum of their sizes, and as roundings go either way by about √k·u; so a step made by k
+    roundings is off by less than k·u of the largest step that any weight of its variable takes,
+    where terms of a sum cancel up to √k times. Errors only add up: what a weight that is off by
+    1e-7 does to the next gradient lies far below k·u = 5e-4 of it. After n updates, of a variable:
+
+        |error| ≤ Σ_n u·(max|θ| + k·max|step|)
+    """
+    params = run_dir.read_args(run / "run").params
+    hyperparameters = oracle.Hyperparameters(
+        params.discount,
+        params.value_loss_coef,
+        params.entropy_bonus,
+        params.loss_reduction,
+        params.max_grad_norm,
+        params.rmsprop_decay,
+        params.rmsprop_epsilon,
+    )
+    start = tensors(run, 0, "weights")
+    mean_squares = tensors(run, 0, "mean_squares")
+    ours = oracle.Oracle(params.network, start, mean_squares, hyperparameters)
+    bounds = dict.fromkeys(start, 0.0)
+    result = []
+    kept = np.load(run / "weights.npz")
+    for i, update in enumerate(updates[:20]):
+        rollout = rollout_of(twin(update) if twin else update)
+        if twin is None:
+            assert_same_targets(ours, rollout, update)
+        lr = params.initial_lr
+        if params.lr_decay_to_zero_by_n_steps is not None:
+            n_steps_done = i * params.steps_per_update
+            lr = oracle.linear_learning_rate(lr, n_steps_done, params.lr_decay_to_zero_by_n_steps)
+        before = ours.weights.copy()
+        ours.update(rollout, lr)
+        for name, weight in ours.weights.items():
+            step = np.abs(weight - before[name]).max()
+            bounds[name] += UNIT_ROUNDOFF * np.abs(weight).max() + SCALE * step
+        result.append(
+            Replayed(
+                {n: np.abs(kept[f"{i}/{n}"] - w).max() for n, w in ours.weights.items()},
+                bounds.copy(),
+                {n: np.abs(w - start[n]).max() for n, w in ours.weights.items()},
+            )
+        )
+    return result
+
+
+def rollout_of(update: Update) -> oracle.Rollout:
+    return oracle.Rollout(
+        np.concatenate([update.train["observations"], update.bootstrap[None]]),
+        *(update.train[name] for name in ("actions", "rewards", "continues")),
+    )
+
+
+def assert_same_targets(ours: oracle.Oracle, rollout: oracle.Rollout, update: Update) -> None:
+    """Returns, advantages and values, and the value that a time limit hid."""
+    discount = ours.hyperparameters.discount
+    targets = oracle.targets(ours.network, ours.weights, rollout, discount)
+    values = targets.returns - targets.advantages
+    atol = SCALE * np.abs(targets.returns).max()
+    np.testing.assert_allclose(update.train["returns"], targets.returns, rtol=0, atol=atol)
+    np.testing.assert_allclose(update.train["advantages"], targets.advantages, rtol=0, atol=atol)
+    np.testing.assert_allclose(update.train["values"], values, rtol=0, atol=atol)
+    for last in update.last:
+        hidden = oracle.forward(ours.network, ours.weights, last)["value"]
+        (t,) = np.flatnonzero(update.train["continues"] == 0)
+        assert update.train["rewards"][t] == pytest.approx(discount * hidden[0], abs=atol)
+        assert not np.array_equal(last, rollout.observations[t + 1])
+
+
+@pytest.mark.parametrize("name", ["cartpole", "pong"])
+def test_the_log_gives_the_weights_after_each_update(runs, updates, name):
+    """Parity: the oracle in float64 on what was dumped, 20 updates, within `replay`'s bound; and
+    returns, advantages and values on the way."""
+    replayed = replay(runs[name], updates[name])
+    assert len(replayed) == 20
+    for errors, bounds, _ in replayed:
+        assert [n for n in bounds if errors[n] > bounds[n]] == []
+    # The bound says something: all weights moved much farther.
+    _, bounds, moved = replayed[-1]
+    assert {n: bounds[n] / moved[n] for n in bounds if bounds[n] > 0.2 * moved[n]} == {}
+    # The run's last checkpoint is where it got to.
+    if name == "pong":
+        kept = np.load(runs[name] / "weights.npz")
+        for n, weight in tensors(runs[name], 100, "weights").items():
+            np.testing.assert_array_equal(weight, kept[f"19/{n}"])
+        assert sum(len(update.last) for update in updates[name]) >= 2
+
+
+def shift_actions(update: Update) -> Update:
+    return update._replace(train=update.train | {"actions": np.roll(update.train["actions"], 1)})
+
+
+def shift_ends(update: Update) -> Update:
+    continues = np.roll(update.train["continues"], 1)
+    return update._replace(train=update.train | {"continues": continues})
+
+
+@pytest.mark.parametrize(
+    ("name", "n_updates", "twin"),
+    [
+        ("cartpole", 20, shift_observations),
+        ("cartpole", 20, shift_actions),
+        ("cartpole", 20, shift_ends),
+        ("pong", 2, shift_observations),
+    ],
+)
+def test_a_log_shifted_by_one_step_gives_other_weights(runs, updates, name, n_updates, twin):
+    """Parity: negative control of the test before: such a log is not of what was trained on."""
+    errors, bounds, _ = replay(runs[name], updates[name][:n_updates], twin)[-1]
+    assert max(errors[n] / bounds[n] for n in bounds) > 10

@@ -5,7 +5,6 @@ import functools
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -15,7 +14,13 @@ import numpy as np
 import pytest
 
 from a3c.env import EnvProcesses, EnvSettings, describe_env, make_env
-from a3c.env_process import EnvError, EnvProcess, SharedObservations
+from a3c.env_process import (
+    STOP_SIGNALS,
+    EnvError,
+    EnvProcess,
+    SharedObservations,
+    _receive_exactly,
+)
 
 TOY = "tests.toys:toys/"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -50,11 +55,15 @@ def parent_of(pid):
     return int(state_and_parent(pid)[1])
 
 
-def wait_for_end(pids):
+def wait_until(is_so):
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while any(map(is_running, pids)):
-        assert time.monotonic() < deadline, "processes are left behind"
+    while not is_so():
+        assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+def wait_for_end(pids):
+    wait_until(lambda: not any(map(is_running, pids)))
 
 
 def test_no_tensorflow_in_a_process():
@@ -67,18 +76,25 @@ def test_no_tensorflow_in_a_process():
             assert "ale_py" in maps
 
 
+def ignores(pid, number):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigIgn:")[2].split()[0], 16) & (1 << (number - 1)))
+
+
 def test_stop_signals_are_ignored_from_birth():
-    """Analytic: the kernel's list of ignored signals; Ctrl-C reaches every process of a terminal."""
+    """Analytic: by the process and by the server it is forked from; the parent is as before.
+
+    Ctrl-C reaches every process of a terminal.
+    """
+    handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
     with processes(TOY + "Vector-v0") as envs:
-        status = pathlib.Path(f"/proc/{envs.pids[0]}/status").read_text()
-        ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            assert ignored & (1 << (number - 1))
         envs.reset()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in STOP_SIGNALS:
+            assert ignores(envs.pids[0], number)
+            assert ignores(parent_of(envs.pids[0]), number)
             os.kill(envs.pids[0], number)
         assert envs.step(np.array([1]), 0).rewards == [10]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == handlers
 
 
 def test_close_ends_every_process():
@@ -89,6 +105,25 @@ def test_close_ends_every_process():
         assert all(map(is_running, pids))
         envs.close()
         assert not any(map(is_running, pids))
+
+
+def test_close_ends_even_a_process_that_cannot_listen():
+    """Analytic: a stopped process does not see that the worker hung up."""
+    with processes(TOY + "Vector-v0") as envs:
+        envs.reset()
+        pids = envs.pids
+        os.kill(pids[0], signal.SIGSTOP)
+        wait_until(lambda: state_and_parent(pids[0])[0] == "T")
+    assert not any(map(is_running, pids))
+
+
+def test_an_environment_that_loses_a_connection_of_its_own_says_so():
+    """Analytic: its EOFError is not taken for the worker's."""
+    with (
+        processes(TOY + "LosesConnection-v0") as envs,
+        pytest.raises(EnvError, match="the game server is gone"),
+    ):
+        envs.wait_until_ready()
 
 
 def test_close_before_the_environments_are_built():
@@ -154,17 +189,25 @@ def test_a_process_that_hangs_is_named_after_the_timeout_and_killed():
     assert not any(map(is_running, pids))
 
 
+class Pieces:
+    """A connection that delivers two bytes at a time, then ends."""
+
+    def __init__(self, data):
+        self._data = data
+
+    def recv(self, n_bytes):
+        n_bytes = min(n_bytes, 2)
+        piece, self._data = self._data[:n_bytes], self._data[n_bytes:]
+        return piece
+
+
 def test_answers_that_arrive_in_pieces():
     """Analytic: a message may be split anywhere; an end within one is an end."""
-    from a3c.env_process import _receive_exactly
-
-    ours, theirs = socket.socketpair()
-    for piece in (b"a", b"bc", b"defg"):
-        theirs.sendall(piece)
-    assert _receive_exactly(ours, 3) == b"abc"
-    theirs.close()
+    connection = Pieces(b"abcdefgh")
+    assert _receive_exactly(connection, 3) == b"abc"
+    assert _receive_exactly(connection, 1) == b"d"
     with pytest.raises(EOFError):
-        _receive_exactly(ours, 5)
+        _receive_exactly(connection, 5)
 
 
 def test_processes_share_rows_of_one_memory():
@@ -191,6 +234,7 @@ import numpy as np
 from a3c.env import EnvProcesses, EnvSettings, describe_env
 
 def main():
+    global envs
     name, ending = sys.argv[1:]
     settings = EnvSettings(name, 0)
     description = describe_env(settings)
@@ -216,7 +260,7 @@ def program(tmp_path):
     """Start the program above, from another directory than the repository's."""
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(PROGRAM))
-    started = []
+    started, everybody = [], []
 
     def start(name, ending):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -238,12 +282,15 @@ def program(tmp_path):
             assert all(map(is_running, pids))
             pids.append(parent_of(pids[0]))  # The fork server.
             assert pids[-1] != process.pid
+        everybody.extend(pids)
         return process, pids
 
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+    for pid in filter(is_running, everybody):
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("name", "ending"), [("Vector-v0", "wait"), ("HangsInStep-v0", "hang")])

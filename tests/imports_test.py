@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "stopping": set(),
     "shared": {"network", "optimizer"},
     "checkpoint": {"shared"},
-    "worker": {"losses", "network", "optimizer", "shared", "debug_dump", "seeding"},
+    "worker": {"losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"},
     # both
     "evaluation": {"env", "network", "checkpoint", "seeding"},
 }

@@ -204,3 +204,16 @@ def _recording(tqdm: type, made: list[dict]) -> type:
             super().__init__(**options)
 
     return Recording
+
+
+def test_a_console_that_is_gone_takes_nothing_with_it(tmp_path, monkeypatch):
+    """Analytic: whoever read our lines has left; the log still has them all, and nothing raises."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as console:
+        monkeypatch.setattr(sys, "stdout", console)
+        log = logs.RunLog(tmp_path, 0, 100)
+        log.say("first")
+        log.say("second")
+        log.close()
+    assert (tmp_path / "log.txt").read_text() == "first\nsecond\n"

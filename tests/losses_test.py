@@ -133,7 +133,7 @@ def numpy_losses(
 
 
 @pytest.mark.parametrize("scale", [0.01, 1, 30, 1000])
-@pytest.mark.parametrize("reduction", losses.LOSS_REDUCTIONS)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_losses_equal_plain_numpy(scale: float, reduction: str) -> None:
     """Parity: every loss against float64, for logits up to ±1000."""
     inputs = example(scale)

@@ -62,6 +62,7 @@ RUN_DEFAULTS = {
     "log_dir": None,
     "run_name": None,
     "debug": False,
+    "no_frame_numbers": False,
     "detailed_logs": False,
 }
 

@@ -96,14 +96,15 @@ def test_two_who_shut_the_gate_take_turns() -> None:
 
     def shutter() -> None:
         nonlocal n_inside
-        for _ in range(200):
+        for _ in range(20):
             with gate.shut():
                 n_inside += 1
+                time.sleep(0.001)  # lets the other in, if the gate does
                 most_inside.append(n_inside)
                 n_inside -= 1
 
     run_threads([shutter, shutter])
-    assert most_inside == [1] * 400
+    assert most_inside == [1] * 40
 
 
 def visit_while_shutting(gate: Gate) -> tuple[int, int]:
@@ -170,40 +171,51 @@ def test_an_error_inside_the_gate_leaves_it_usable() -> None:
     assert passed == ["shut", "inside"]
 
 
+class SlowInt(int):
+    """A number that lets other threads run between its being read and its sum's being stored."""
+
+    def __add__(self, other: int) -> "SlowInt":
+        time.sleep(0)
+        return SlowInt(int(self) + other)
+
+
+SLOW_COUNTS = Counts(*map(SlowInt, (0, 0, 0, 0)))
+
+
 def test_counts_are_exact_under_sixteen_threads() -> None:
-    """Analytic: 16 threads count 300 updates of 5 steps and 21 frames, and 300 games, each."""
-    counters = Counters(10**9)
+    """Analytic: 16 threads count 50 updates of 5 steps and 21 frames, and 50 games, each."""
+    counters = Counters(10**9, SLOW_COUNTS)
 
     def count() -> None:
-        for _ in range(300):
+        for _ in range(50):
             counters.add_update(5, 21, 0)
             counters.add_game()
 
     run_threads([count] * 16)
     assert counters.read() == Counts(
-        steps=16 * 1500, updates=16 * 300, games=16 * 300, frames=16 * 6300
+        steps=16 * 250, updates=16 * 50, games=16 * 50, frames=16 * 1050
     )
 
 
 def test_what_is_returned_is_what_was_counted() -> None:
-    """Analytic: every number of updates from 1 to 4,800 is returned once, to whichever thread."""
-    counters = Counters(10**9)
+    """Analytic: every number of updates from 1 to 800 is returned once, to whichever thread."""
+    counters = Counters(10**9, SLOW_COUNTS)
     returned: list[list[int]] = [[] for _ in range(16)]
 
     def count(mine: list[int]) -> None:
-        mine.extend(counters.add_update(1, 1, 0).updates for _ in range(300))
+        mine.extend(counters.add_update(1, 1, 0).updates for _ in range(50))
 
     run_threads([lambda mine=mine: count(mine) for mine in returned])
-    assert sorted(sum(returned, [])) == list(range(1, 4801))
+    assert sorted(sum(returned, [])) == list(range(1, 801))
     assert all(mine == sorted(mine) for mine in returned)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "n_rollouts"), [(7000, 1000), (6999, 1000), (7001, 1001), (1, 1), (0, 0)]
+    ("wanted", "n_rollouts"), [(700, 100), (699, 100), (701, 101), (1, 1), (0, 0)]
 )
 def test_steps_are_reserved_up_to_one_rollout_past_the_end(wanted: int, n_rollouts: int) -> None:
     """Analytic: 16 threads ask for 7 steps at a time until they are refused."""
-    counters = Counters(wanted)
+    counters = Counters(wanted, SLOW_COUNTS)
     granted: list[int] = []
 
     def ask() -> None:
@@ -286,26 +298,28 @@ def test_apply_clips_then_steps_every_variable() -> None:
 
 
 def test_no_update_is_lost_under_eight_threads() -> None:
-    """Analytic: with m held at 1 (α = 1, ε = 0), each update subtracts exactly 1 from every entry."""
-    n_threads, n_updates, shape = (
-        8,
-        25,
-        (500, 1000),
-    )  # large enough for two kernels to meet in one array
+    """Analytic: with m held at 1 (α = 1, ε = 0), each update subtracts exactly its gradient: thread i's is i.
+
+    Different gradients also tell on an update that takes another's step, since the kernel keeps it in shared memory.
+    """
+    n_threads, n_updates = 8, 25
+    shape = (500, 1000)  # large enough for two kernels to meet in one array
     shared = shared_state(
         {"w": np.zeros(shape, np.float32)}, rmsprop_decay=1.0, rmsprop_epsilon=0.0
     )
     apply = tf.function(shared.apply).get_concrete_function(
         {"w": tf.TensorSpec(shape, tf.float32)}, tf.TensorSpec((), tf.float32)
     )
-    ones, rate = {"w": tf.ones(shape)}, tf.constant(1.0)
+    rate = tf.constant(1.0)
 
-    def update() -> None:
+    def update(size: int) -> None:
+        gradients = {"w": tf.fill(shape, float(size))}
         for _ in range(n_updates):
-            apply(ones, rate)
+            apply(gradients, rate)
 
-    run_threads([update] * n_threads)
-    np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -n_threads * n_updates))
+    run_threads([lambda i=i: update(i) for i in range(1, n_threads + 1)])
+    total = n_updates * sum(range(1, n_threads + 1))
+    np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -total))
     np.testing.assert_array_equal(shared.mean_squares["w"], np.ones(shape))
 
     # Negative control: threads that all read before any writes lose all updates but one, and the
@@ -318,4 +332,4 @@ def test_no_update_is_lost_under_eight_threads() -> None:
         shared.weights["w"].assign(before - 1)
 
     run_threads([racy_update] * n_threads)
-    np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -n_threads * n_updates - 1))
+    np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -total - 1))

@@ -189,6 +189,13 @@ class RaisesInInit(Vector):
         raise RuntimeError("the cartridge is upside down")
 
 
+class LosesConnection(Vector):
+    """Cannot be built either, with the error that also tells of a worker that hung up."""
+
+    def __init__(self) -> None:
+        raise EOFError("the game server is gone")
+
+
 class RaisesInStep(Vector):
     """Fails at its third step."""
 
@@ -239,14 +246,15 @@ class Camera(Vector):
 
 def _register() -> None:
     here = __name__
-    for name, kwargs in {
+    variants: dict[str, dict[str, Any]] = {
         "Numbers-v0": {},
         "ShortNumbers-v0": {"game_lengths": (90,)},
         "TruncatedNumbers-v0": {"game_lengths": (64,), "truncates": True},
         "NumbersWithLives-v0": {"game_lengths": (90,), "n_lives": 3, "frames_per_life": 30},
-    }.items():
+    }
+    for name, kwargs in variants.items():
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
-    for toy in (Side, Vector, RaisesInInit, RaisesInStep, HangsInStep):
+    for toy in (Side, Vector, RaisesInInit, LosesConnection, RaisesInStep, HangsInStep):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
     for toy in (Continuous, FromOne, Dictionary, Bytes, Camera):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")

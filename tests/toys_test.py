@@ -88,9 +88,11 @@ def test_vector_counts_steps_and_games():
 
 
 def test_the_broken_toys_break():
-    """Analytic: one cannot be built, one fails at its third step."""
+    """Analytic: two cannot be built, one fails at its third step."""
     with pytest.raises(RuntimeError, match="cartridge"):
         toys.RaisesInInit()
+    with pytest.raises(EOFError, match="game server"):
+        toys.LosesConnection()
     env = toys.RaisesInStep()
     env.reset()
     env.step(0)
@@ -102,6 +104,7 @@ def test_the_broken_toys_break():
 def test_every_toy_is_registered():
     """Analytic: what can be made is made by its name."""
     names = [name for name in gymnasium.registry if name.startswith("toys/")]
-    assert len(names) == 16
-    for name in set(names) - {"toys/RaisesInInit-v0", "toys/ShortPong-v0"}:
+    assert len(names) == 17
+    unbuildable = {"toys/RaisesInInit-v0", "toys/LosesConnection-v0", "toys/ShortPong-v0"}
+    for name in set(names) - unbuildable:
         gymnasium.make(name, disable_env_checker=True)

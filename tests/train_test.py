@@ -183,7 +183,9 @@ def test_nothing_but_our_own_lines_is_printed(finished):
     assert run.log() == run.out()
     patterns = [
         "run folder: run",
-        r"1 workers traced in [\d.]+ s",
+        "starting TensorFlow and 1 environment processes",
+        "tracing 1 workers' networks",
+        r"traced in [\d.]+ s",
         "checkpoint before the first update: run/checkpoints/ckpt-0",
         r"600 steps  \d+ steps/s  \d+ games  last 100: [\d.]+",
         "saved run/checkpoints/ckpt-600",
@@ -476,6 +478,9 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "unknown environment": (["PongNoFrameskip-v5"], ["PongNoFrameskip-v5", PONG]),
     "misspelt environment": (["cartpole-v1"], ["cartpole-v1", CARTPOLE]),
     "unknown module": (["no_such_module:X-v0"], ["no_such_module"]),
+    "a module that cannot be": ([".toys:X-v0"], [".toys"]),
+    "an environment of gymnasium's past": (["Hopper-v3"], ["Hopper-v3", "cannot be made"]),
+    "no steps to go": (["--load_ckpt", "{plain}", "--n_steps", "600", CARTPOLE], ["600"]),
     "unknown in a module": (["tests.toys:toys/Vektor-v0"], ["toys/Vector-v0"]),
     "continuous actions": (["Pendulum-v1"], ["Pendulum-v1", "supported"]),
     "a dictionary": (["tests.toys:toys/Dictionary-v0"], ["supported"]),

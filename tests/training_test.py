@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c import checkpoint, logs, params, training
+from a3c import checkpoint, logs, params, stopping, training
 from a3c.checkpoint import Subject
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopSignals
@@ -157,7 +157,7 @@ def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert out == run.log()
-    assert out.splitlines()[1:] == [
+    assert out.splitlines()[2:] == [
         f"checkpoint before the first update: {run.folder}/checkpoints/ckpt-0",
         f"48 steps  {row['misc/steps_per_second']:.0f} steps/s  {n_games} games  "
         f"last 100: {row['rl/episode_reward_mean_100']:.2f}",
@@ -258,7 +258,7 @@ def test_an_error_of_the_watch_itself_stops_the_workers(tmp_path, signals, monke
 def test_a_restored_run_goes_on(tmp_path, signals, capsys):
     """Golden: with what was saved, counters included; it says where its settings differ."""
     first = train(tmp_path / "first", signals, Envs())
-    signals.event.clear()
+    signals.event = stopping.StopFlag()
     capsys.readouterr()
     settings = ("--n_steps", "60", "--initial_lr", "3e-3", "--seed", "5")
     run = train(tmp_path / "run", signals, Envs(), more=settings, restore_from=first.info())
@@ -286,7 +286,7 @@ def test_a_restored_run_goes_on(tmp_path, signals, capsys):
 def test_statistics_start_anew_where_there_are_none(tmp_path, signals, capsys):
     """Golden: of a file with weights only, and a line says so."""
     first = train(tmp_path / "first", signals, Envs())
-    signals.event.clear()
+    signals.event = stopping.StopFlag()
     weights_only = first.info()._replace(has_statistics=False)
     run = train(
         tmp_path / "run", signals, Envs(), more=("--n_steps", "44"), restore_from=weights_only
@@ -333,7 +333,7 @@ class Watched(NamedTuple):
     def take(self, *reports: Report) -> None:
         for report in reports:
             self.put(report)
-        self.watch._take_reports(timeout=0)
+        self.watch._take_reports(math.inf)
 
     def row(self, seconds: float = 1.0) -> dict[str, float]:
         """The next row, so many seconds after the last one."""
@@ -360,20 +360,17 @@ def watched(signals, monkeypatch):
     shared = SharedState(weights, rmsprop_initial=1.0, counters=counters, **constants)
     reports: queue.SimpleQueue = queue.SimpleQueue()
     log = FakeLog()
-    watch = training._Watch(parsed.params, shared, None, log, signals, reports)
+    worker = types.SimpleNamespace(episode_value_mean=9.0)
+    watch = training._Watch(parsed.params, shared, [worker], None, log, signals, reports)
     return Watched(watch, log, counters, reports.put, clock)
 
 
 def test_figures_are_means_over_the_interval(watched):
     """Analytic: of the finite values since the last row; of episode values, the latest alone."""
     watched.take(
-        measurement(rl__policy_entropy=0.5, rl__explained_variance=1.0, rl__episode_value_mean=7),
-        measurement(
-            rl__policy_entropy=0.75, rl__explained_variance=-math.inf, rl__episode_value_mean=8
-        ),
-        measurement(
-            rl__policy_entropy=1.0, rl__explained_variance=math.nan, rl__episode_value_mean=9
-        ),
+        measurement(rl__policy_entropy=0.5, rl__explained_variance=1.0),
+        measurement(rl__policy_entropy=0.75, rl__explained_variance=-math.inf),
+        measurement(rl__policy_entropy=1.0, rl__explained_variance=math.nan),
     )
     row = watched.row()
     assert list(row) == list(logs.FIGURES)
@@ -399,6 +396,7 @@ def test_an_interval_in_which_nothing_happened(watched):
         "misc/steps_per_second": 0,
         "misc/lr": 0.375,  # a quarter of the way down
         "rl/episodes": 4,
+        "rl/episode_value_mean": 9.0,  # of the latest episode, whenever that ended
     }
     assert {name: value for name, value in row.items() if not math.isnan(value)} == known
     assert watched.log.at == []  # no measurement, no histograms
@@ -438,7 +436,7 @@ def test_the_first_failure_is_the_one_that_is_told(watched):
         *(Failure(n, RuntimeError(f"{n}"), f"Traceback\nRuntimeError: {n}\n") for n in (2, 0, 1))
     )
     assert watched.watch._conclude() == 1
-    assert watched.log.said == [("worker 2 failed:\nTraceback\nRuntimeError: 2", True)]
+    assert watched.watch._failure.worker == 2
 
 
 def test_a_failure_outranks_the_signal_that_came_with_it(watched, signals):
@@ -448,3 +446,20 @@ def test_a_failure_outranks_the_signal_that_came_with_it(watched, signals):
     assert watched.watch._conclude() == 143
     watched.take(Failure(0, RuntimeError(), "Traceback\n"))
     assert watched.watch._conclude() == 1
+
+
+def test_a_flood_of_reports_does_not_hold_up_the_watch(watched):
+    """Analytic: handling ends with its time, and the rest is taken next time."""
+    clock, log = watched.clock, watched.log
+
+    def slow_game(*_: object) -> None:
+        clock[0] += 1.0
+
+    log.game = slow_game
+    for _ in range(100):
+        watched.put(Game(100, 1.0, 5))
+    before = clock[0]
+    watched.watch._take_reports(10.0)
+    assert clock[0] - before == 10.0
+    watched.watch._take_reports(math.inf)
+    assert clock[0] - before == 100.0

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from a3c import network, worker
 from a3c.shared import Counters, Counts, SharedState
+from a3c.stopping import StopFlag
 from a3c.worker import (
     Failure,
     Game,
@@ -83,10 +84,11 @@ class Crew:
         envs: list[Any],
         hyperparameters: Hyperparameters = HYPERPARAMETERS,
         first_number: int = 1,
+        seed: int = 0,
     ) -> None:
         self.shared, self.envs = shared, envs
         self.reports: list[Report] = []
-        self.stop = threading.Event()
+        self.stop = StopFlag()
         self.locals = [
             make_local(shared, e, hyperparameters, measures=number == 0)
             for number, e in enumerate(envs, start=first_number)
@@ -98,7 +100,7 @@ class Crew:
                 local,
                 e,
                 hyperparameters,
-                np.random.default_rng(number),
+                np.random.default_rng([seed, number]),
                 self.stop,
                 self.reports.append,
             )
@@ -120,9 +122,13 @@ class Crew:
 
 
 def crew_of_one(
-    n_steps: int, envs: Any, hyperparameters: Hyperparameters = HYPERPARAMETERS, number: int = 1
+    n_steps: int,
+    envs: Any,
+    hyperparameters: Hyperparameters = HYPERPARAMETERS,
+    number: int = 1,
+    seed: int = 0,
 ) -> Crew:
-    return Crew(make_shared(n_steps), [envs], hyperparameters, number)
+    return Crew(make_shared(n_steps), [envs], hyperparameters, number, seed)
 
 
 def record(local: LocalNetwork, name: str, into: list[tuple]) -> None:
@@ -286,20 +292,25 @@ def test_only_worker_0_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls_of(calls[1], "measure")) == 0
 
 
-def test_episode_value_mean_is_of_the_latest_finished_episode(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Parity: the mean of the values that acting saw in it; NaN before the first end."""
-    monkeypatch.setattr(worker, "MEASURE_EVERY_N_UPDATES", 1)
-    envs = NumberedEnvs(4, 1, terminations={(4, 0)}, truncations={(8, 0)})
-    crew = crew_of_one(12, envs, number=0)
+def test_episode_value_mean_is_of_the_latest_finished_episode() -> None:
+    """Parity: the mean of the values that acting saw in it, at each step; NaN before the first end."""
+    means = []
+    envs = NumberedEnvs(
+        4,
+        2,
+        terminations={(4, 0)},
+        truncations={(6, 0), (8, 1)},
+        on_step=lambda n: means.append(crew.workers[0].episode_value_mean),
+    )
+    crew = crew_of_one(24, envs)
     calls = record_all(crew.locals[0])
     crew.run()
-    values = [float(result[0, -1]) for _, _, result in calls_of(calls, "act")]
-    means = [m.scalars["rl/episode_value_mean"] for m in crew.of_kind(Measurement)]
-    np.testing.assert_allclose(
-        means, [np.nan, np.mean(values[:5]), np.mean(values[5:9]), np.mean(values[5:9])], rtol=1e-5
-    )
+    values = np.array([result[:, -1] for _, _, result in calls_of(calls, "act")])
+    expected = np.full(12, np.nan)
+    expected[5:] = values[:5, 0].mean()
+    expected[7:] = values[5:7, 0].mean()
+    expected[9:] = values[:9, 1].mean()
+    np.testing.assert_allclose(means, expected, rtol=1e-5)
 
 
 # Several workers
@@ -395,6 +406,22 @@ def test_policy_lag_counts_the_others_updates() -> None:
     assert np.all(crew.locals[1].weights["value_bias"] != crew.shared.weights["value_bias"])
 
 
+def test_policy_lag_counts_from_when_the_copy_was_made() -> None:
+    """Analytic: one worker has done two updates before another begins, with the copy it was made with: lag 2."""
+    first_stop = StopFlag()
+    envs = [
+        NumberedEnvs(4, 1, on_step=lambda n: first_stop.set() if n == 6 else None),
+        NumberedEnvs(4, 1),
+    ]
+    crew = Crew(make_shared(12), envs)
+    crew.workers[0]._stop = first_stop
+    for w in crew.workers:
+        w.run()
+    assert not crew.of_kind(Failure)
+    assert crew.shared.counters.read().updates == 3
+    np.testing.assert_allclose(crew.shared.counters.take_policy_lag(), (2 / 3, 2))
+
+
 def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> None:
     """Analytic: the other's copy stays until its own update, and then holds both."""
     shared = make_shared(100)
@@ -436,10 +463,9 @@ def test_one_worker_repeats_bit_for_bit_measured_or_not(monkeypatch: pytest.Monk
     def final(every: int, seed: int = 0) -> list[np.ndarray]:
         monkeypatch.setattr(worker, "MEASURE_EVERY_N_UPDATES", every)
         envs = NumberedEnvs(4, 2, truncations={(20, 1)}, terminations={(33, 0)})
-        crew = crew_of_one(50 * 6, envs, number=0)
-        crew.workers[0]._generator = np.random.default_rng(seed)
+        crew = crew_of_one(15 * 6, envs, number=0, seed=seed)
         crew.run()
-        assert len(crew.of_kind(Measurement)) == (50 if every == 1 else 1)
+        assert len(crew.of_kind(Measurement)) == (15 if every == 1 else 1)
         shared = crew.shared
         return [v.numpy() for v in (*shared.weights.values(), *shared.mean_squares.values())]
 
