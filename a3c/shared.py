@@ -2,11 +2,11 @@
 
 What is locked, and why:
 
-- **Each variable's update is atomic, and none is lost.** `use_locking=True` asks the kernel
-  to hold the variable's own mutex from reading m and θ to writing them (for these variables it does
-  so unasked, as far as could be found; what counts is the test that loses nothing). The paper's Hogwild updates take no
-  locks (§4); on a CPU with caches the lock costs next to nothing, and "were updates lost?" has an
-  answer.
+- **Each variable's update is atomic, and none is lost.** `use_locking=True` asks the kernel to hold
+  the variable's own mutex from reading m and θ to writing them. (For these variables TensorFlow
+  seems to do so unasked; what counts is the test that loses nothing.) The paper's Hogwild updates
+  take no locks (§4); on a CPU with caches the lock costs next to nothing, and "were updates lost?"
+  has an answer.
 - **Across variables nothing is locked.** While one worker updates layer 3, another may copy layers
   1 to 5 and get the new layer 1 and the old layer 5. That is the asynchrony A3C is made of, and
   training tolerates it.

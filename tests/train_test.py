@@ -583,11 +583,19 @@ CARTPOLE_FLAGS = (
 )
 
 
-@pytest.mark.slow
-def test_cartpole_is_learned(start):
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        *(pytest.param(seed, marks=pytest.mark.weekly) for seed in (1, 2, 3, 4)),
+    ],
+)
+def test_cartpole_is_learned(start, seed):
     """Learning: the mean of the last 100 games reaches 195 within 300,000 steps; then it stops."""
     run = start(
-        *CARTPOLE_FLAGS.split(), "--manager_wake_interval_seconds", "1", "--seed", "0", CARTPOLE
+        *CARTPOLE_FLAGS.split(),
+        *("--manager_wake_interval_seconds", "1", "--seed", str(seed)),
+        CARTPOLE,
     )
 
     def has_learned() -> bool:
