@@ -246,7 +246,10 @@ class _Watch:
             "rl/episode_reward_mean_100": self._mean_of_last("score"),
             "rl/episode_length_mean_100": self._mean_of_last("length"),
             "rl/episodes": counts.games,
-            "rl/episode_value_mean": self._workers[0].episode_value_mean,
+            # There is no worker where a signal came while they were being made.
+            "rl/episode_value_mean": (
+                self._workers[0].episode_value_mean if self._workers else math.nan
+            ),
         }
         self._row_counts, self._row_time = counts, now
         self._log.figures(figures)

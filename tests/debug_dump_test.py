@@ -248,7 +248,7 @@ class Repeated(io.RawIOBase):
     """A log that holds a text many times, without holding it."""
 
     def __init__(self, lines: list[bytes], n_times: int) -> None:
-        self._lines = (line for _ in range(n_times) for line in lines)
+        self._lines = (bytes(bytearray(line)) for _ in range(n_times) for line in lines)  # copies
 
     def readline(self, size: int | None = -1, /) -> bytes:
         return next(self._lines, b"")

@@ -241,6 +241,19 @@ def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
         assert "finished" not in run.log()
 
 
+def test_a_run_that_is_stopped_before_it_began_saves(tmp_path, signals, capsys):
+    """Analytic: a signal during the import of TensorFlow ends it in order, before tracing."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    wait_until(signals.event.is_set)
+    run = train(tmp_path / "run", signals, Envs())
+    assert run.status == 143
+    assert run.info().counters == Counts()._asdict()
+    assert [row["misc/steps"] for row in run.rows()] == [0]
+    out, err = capsys.readouterr()
+    assert out.endswith("stopped at 0 steps, 0 updates, 0 games\n")
+    assert err == ""
+
+
 def test_an_error_of_the_watch_itself_stops_the_workers(tmp_path, signals, monkeypatch):
     """Analytic: a full disk, say, shows as what it is, and no thread trains on."""
 
