@@ -1,0 +1,410 @@
+"""List what a `train.py --debug` log holds, and draw what the network saw and learned from.
+
+    python3 train.py PongNoFrameskip-v4 --debug 2> debug.log
+    python3 show_debug_data.py debug.log --updates 3-5 --out pictures
+
+One line a dump: its number in the log, update, purpose, name, shape, type, and the start of its
+bytes' SHA-256, by which equal observations are seen to be equal. Pictures of each update: what the
+policy saw at each step, and the rollout that it was trained on. One of all together: returns,
+values, rewards and actions over time. A log is read as a stream, one update at a time.
+"""
+
+import argparse
+import hashlib
+import itertools
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from a3c import debug_dump, debug_wrappers
+from a3c.debug_dump import Damaged, Record
+from a3c.params import BadInput
+
+PURPOSES = ("act", "last", "train", "bootstrap")
+# What a rollout has for each step, besides observations, in the order of a sheet's columns.
+NUMBERS = ("actions", "rewards", "continues", "returns", "values", "advantages")
+N_UPDATES_DRAWN = 5  # without --updates
+MAX_ROWS = 40  # of one sheet: a longer one could not be looked at
+DPI = 100
+END_OF_EPISODE: dict[str, Any] = {"color": "tab:red", "linestyle": "--", "linewidth": 2}
+
+
+class Wanted(NamedTuple):
+    """Which dumps to list and draw."""
+
+    updates: range | None  # None: all to list, the first few to draw
+    purpose: str | None
+
+    def lists(self, record: Record) -> bool:
+        """Whether it is asked for."""
+        of_update = self.updates is None or record.update in self.updates
+        return of_update and self.purpose in (None, record.purpose)
+
+    def draws(self, update: int) -> bool:
+        """Whether an update that is listed is drawn as well."""
+        return self.updates is not None or update < N_UPDATES_DRAWN
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """List and draw; returns the exit status."""
+    try:
+        arguments = _parser().parse_args(argv)
+        gallery = Gallery(arguments.out, pathlib.Path(f"{arguments.log}.pictures"))
+        with _open(arguments.log) as log:
+            _show(log, Wanted(arguments.updates, arguments.purpose), gallery)
+        print(gallery.summary())
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `| head` has seen enough; nothing is left for the exit to write
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BadInput as error:
+        _say(f"show_debug_data.py: error: {error}")
+        return 2
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="show_debug_data.py",
+        description="List the dumps of a --debug log, and draw them.",
+        epilog="A damaged line is named by its number on stderr, and the rest is still read.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("log", type=pathlib.Path, help="what train.py --debug wrote to stderr")
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="save the pictures there; without it each is shown in a window until that is closed,"
+        " or, where there is no display, saved in a folder beside the log",
+    )
+    parser.add_argument(
+        "--updates",
+        type=_range,
+        metavar="A-B",
+        help="only these, the first of a run being 0; without it all are listed, and the first"
+        f" {N_UPDATES_DRAWN} drawn",
+    )
+    parser.add_argument("--purpose", choices=PURPOSES, help="only what was dumped for this")
+    return parser
+
+
+def _range(text: str) -> range:
+    match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor two, as in 3-5")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise argparse.ArgumentTypeError(f"{text} ends before it begins")
+    return range(first, last + 1)
+
+
+def _open(log: pathlib.Path) -> BinaryIO:
+    try:
+        return log.open("rb")
+    except (OSError, ValueError) as error:  # a name that no file can have
+        raise BadInput(f"cannot read {log}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+# What the log holds
+
+
+def _show(log: BinaryIO, wanted: Wanted, gallery: "Gallery") -> None:
+    course: dict[int, dict[str, np.ndarray]] = {}
+    before: float = -1
+    for update, records in itertools.groupby(_listed(log, wanted), lambda record: record.update):
+        if update < before < float("inf"):
+            _say(f"update {update} again: another run begins, and only the first is drawn")
+            before = float("inf")
+        if update < before or not wanted.draws(update):
+            for _ in records:  # listed, and not kept
+                pass
+            continue
+        before = update
+        kept = list(records)
+        _draw_update(update, kept, gallery)
+        course[update] = {r.name: _flat(r) for r in kept if r.purpose == "train"}
+    _draw_course(course, gallery)
+
+
+def _listed(log: BinaryIO, wanted: Wanted) -> Iterator[Record]:
+    """The dumps that are asked for, each printed on its way; damaged lines are named."""
+    updates: list[int] = []
+    n_listed = 0
+    for found in debug_dump.read(log):
+        if isinstance(found, Damaged):
+            _say(f"line {found.line} is damaged: {found.problem}")
+            continue
+        updates = [min([*updates, found.update]), max([*updates, found.update])]
+        if wanted.lists(found):
+            n_listed += 1
+            print(_entry(found))
+            yield found
+    if not updates:
+        raise BadInput(f"{log.name} holds no dump: is it the stderr of train.py --debug?")
+    if not n_listed:
+        first, last = updates
+        raise BadInput(f"{log.name} holds updates {first} to {last}, but no such dump")
+
+
+def _entry(record: Record) -> str:
+    shape = "x".join(map(str, record.array.shape))
+    checksum = hashlib.sha256(record.array.tobytes()).hexdigest()[:8]
+    return (
+        f"{record.number:6}  update {record.update:<5}  {record.purpose:9}  {record.name:12}"
+        f"  {shape:13}  {record.array.dtype.name:7}  {checksum}"
+    )
+
+
+def _flat(record: Record) -> np.ndarray:
+    """(T, K, ...) → (T·K, ...): one for each step; --debug allows no second environment."""
+    return record.array.reshape(-1, *record.array.shape[2:])
+
+
+# Where pictures go
+
+
+class Gallery:
+    """Windows, one after another, or files."""
+
+    def __init__(self, folder: pathlib.Path | None, folder_without_display: pathlib.Path) -> None:
+        if folder is None and not _has_display():
+            folder = folder_without_display
+        self._folder = folder
+        self._n_pictures = 0
+
+    def new(self, name: str, width: float, height: float) -> Figure:
+        """An empty picture; sides in inches."""
+        if self._folder is None:
+            import matplotlib.pyplot as plt
+
+            return plt.figure(name, (width, height), DPI)
+        return Figure((width, height), DPI, label=name)
+
+    def put(self, figure: Figure) -> None:
+        """Save a picture, or show it until its window is closed."""
+        self._n_pictures += 1
+        if self._folder is None:
+            import matplotlib.pyplot as plt
+
+            plt.show()
+            plt.close(figure)
+            return
+        path = self._folder / f"{figure.get_label()}.png"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # Without the version of matplotlib in it, so that a log gives the same bytes again.
+            figure.savefig(path, metadata={"Software": None})
+        except (OSError, ValueError) as error:
+            raise BadInput(f"cannot save {path}: {_reason(error)}") from None
+
+    def summary(self) -> str:
+        """How many, and where."""
+        place = "shown" if self._folder is None else f"saved in {self._folder}"
+        return f"{self._n_pictures} pictures {place}"
+
+
+def _has_display() -> bool:
+    """Whether matplotlib finds a display, and a toolkit to open windows there."""
+    import matplotlib.pyplot as plt
+    from matplotlib.backends import BackendFilter, backend_registry
+
+    try:
+        plt.switch_backend(plt.get_backend())
+    except ImportError:  # MPLBACKEND asks for windows that cannot be opened
+        return False
+    return plt.get_backend().lower() in backend_registry.list_builtin(BackendFilter.INTERACTIVE)
+
+
+# Pictures
+
+
+class Row(NamedTuple):
+    """One observation of a sheet."""
+
+    label: str
+    observation: np.ndarray  # a stack of frames (height, width, n), or a vector (n,)
+
+
+def _draw_update(update: int, records: Sequence[Record], gallery: Gallery) -> None:
+    steps = itertools.count()
+    acted = [
+        Row("cut off" if record.purpose == "last" else f"step {next(steps)}", observation)
+        for record in records
+        if record.purpose in ("act", "last")
+        for observation in record.array
+    ]
+    if acted:
+        title = f"Update {update}: what the policy saw, step by step"
+        _draw_sheet(title, acted, {}, gallery, f"update-{update:04}-act")
+
+    batch = {record.name: _flat(record) for record in records if record.purpose == "train"}
+    trained = [Row(f"step {t}", o) for t, o in enumerate(batch.pop("observations", ()))]
+    bootstrap = [
+        Row("bootstrap", observation)
+        for record in records
+        if record.purpose == "bootstrap"
+        for observation in record.array
+    ]
+    if trained:
+        title = f"Update {update}: the rollout that it was trained on"
+        numbers = {name: batch[name] for name in NUMBERS if name in batch}
+        rows = trained + bootstrap
+        _draw_sheet(title, rows, numbers, gallery, f"update-{update:04}-train")
+    elif bootstrap:
+        title = f"Update {update}: the observation after its rollout"
+        _draw_sheet(title, bootstrap, {}, gallery, f"update-{update:04}-bootstrap")
+
+
+def _draw_sheet(
+    title: str,
+    rows: Sequence[Row],
+    numbers: Mapping[str, np.ndarray],
+    gallery: Gallery,
+    name: str,
+) -> None:
+    """One observation a row, and behind it the numbers of its step."""
+    if len(rows) > MAX_ROWS:
+        title += f" (the first {MAX_ROWS} of {len(rows)})"
+        rows = rows[:MAX_ROWS]
+    shape = rows[0].observation.shape
+    if any(row.observation.shape != shape for row in rows) or len(shape) not in (1, 3):
+        raise BadInput(f"the observations of {name} do not go into one picture")
+    # In inches; an image's pixel becomes an even square of the picture's.
+    if len(shape) == 3:
+        zoom = max(1, round(168 / shape[1]))
+        row_height, rows_width = shape[0] * zoom / DPI, shape[1] * shape[2] * zoom / DPI
+    else:
+        row_height, rows_width = 0.4, 0.9 * shape[0]
+    left, top, bottom, column_width = 0.9, 0.9, 0.2, 0.95
+    width = max(left + rows_width + 0.3 + column_width * len(numbers), 6.0)
+    height = top + row_height * len(rows) + bottom
+    figure = gallery.new(name, width, height)
+    figure.text(0.15 / width, 1 - 0.3 / height, title, fontsize=13, va="center", weight="bold")
+    axes = figure.add_axes(
+        (left / width, bottom / height, rows_width / width, 1 - (top + bottom) / height)
+    )
+    draw_rows = _draw_stacks if len(shape) == 3 else _draw_vectors
+    draw_rows(axes, np.stack([row.observation for row in rows]))
+
+    # Beside the rows; x in inches from their left edge, y in rows from their top.
+    def write(x: float, y: float, text: str) -> None:
+        place = (x / rows_width, 1 - y / len(rows))
+        axes.text(*place, text, ha="right", va="center", transform=axes.transAxes)
+
+    for i, row in enumerate(rows):
+        write(-0.1, i + 0.5, row.label)
+    for j, (column, values) in enumerate(numbers.items(), start=1):
+        x = rows_width + 0.1 + column_width * j
+        write(x, -0.12 / row_height, column.removesuffix("s"))
+        for i, value in enumerate(values[: len(rows)]):
+            write(x, i + 0.5, f"{value:.4g}")
+    for t in np.flatnonzero(numbers.get("continues", np.ones(0)) == 0):
+        y = 1 - (t + 1) / len(rows)
+        axes.plot((0, 1), (y, y), transform=axes.transAxes, **END_OF_EPISODE)
+    gallery.put(figure)
+
+
+def _draw_stacks(axes: Axes, stacks: np.ndarray) -> None:
+    """(N, height, width, n): each stack spread out, its oldest frame on the left."""
+    n_stacks, height, width, n_frames = stacks.shape
+    sheet = np.concatenate([debug_wrappers.spread_stack(stack) for stack in stacks])
+    # As RGB, in which a byte stays what it is; a colour map would round it.
+    axes.imshow(np.stack([sheet] * 3, axis=-1), interpolation="nearest", aspect="auto")
+    # In a colour, since frames themselves may be black or white at their edges.
+    for i in range(n_frames + 1):
+        axes.axvline(i * width - 0.5, color="tab:blue", linewidth=2)
+    for i in range(n_stacks + 1):
+        axes.axhline(i * height - 0.5, color="tab:blue", linewidth=2)
+    ages = [f"frame t - {n_frames - 1 - i}" for i in range(n_frames - 1)] + ["frame t"]
+    _head_columns(axes, [(i + 0.5) * width - 0.5 for i in range(n_frames)], ages)
+
+
+def _draw_vectors(axes: Axes, vectors: np.ndarray) -> None:
+    """(N, n): each number in a field, red where it is negative and blue where it is positive."""
+    finite = np.abs(vectors[np.isfinite(vectors)])
+    limit = float(finite.max(initial=0)) or 1.0
+    axes.imshow(vectors, cmap="RdBu", vmin=-2 * limit, vmax=2 * limit, aspect="auto")
+    for (i, j), number in np.ndenumerate(vectors):
+        axes.text(j, i, f"{number:.3g}", ha="center", va="center", fontsize=9)
+    _head_columns(axes, range(vectors.shape[1]), [f"[{j}]" for j in range(vectors.shape[1])])
+
+
+def _head_columns(axes: Axes, places: Sequence[float], heads: Sequence[str]) -> None:
+    axes.set_xticks(places, heads)
+    axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+def _draw_course(course: Mapping[int, Mapping[str, np.ndarray]], gallery: Gallery) -> None:
+    """Returns, values, rewards and actions of all rollouts, one after another."""
+    n_steps = max((len(a) for batch in course.values() for a in batch.values()), default=0)
+    if not n_steps:
+        return
+    steps = np.concatenate([update * n_steps + np.arange(n_steps) for update in course])
+
+    def over_time(name: str) -> np.ndarray:
+        lost = np.full(n_steps, np.nan)
+        rollouts = [batch.get(name, lost) for batch in course.values()]
+        return np.concatenate([r if r.shape == lost.shape else lost for r in rollouts])
+
+    figure = gallery.new("returns-actions-values", 12, 7)
+    axes: Sequence[Axes] = figure.subplots(
+        3, sharex=True, height_ratios=(4, 1.5, 1.5), gridspec_kw={"hspace": 0.12}
+    )
+    first, last = min(course), max(course)
+    axes[0].set_title(
+        f"Updates {first} to {last}: what was learned from", loc="left", weight="bold"
+    )
+    returns, values = over_time("returns"), over_time("values")
+    size = 4 if len(steps) <= 200 else 1
+    axes[0].vlines(steps, values, returns, color="0.6", linewidth=size / 2, label="advantage")
+    axes[0].plot(steps, returns, "o", color="tab:blue", markersize=size, label="return R")
+    axes[0].plot(steps, values, "o", color="tab:orange", markersize=size, label="value V(s)")
+    axes[1].bar(steps, over_time("rewards"), color="tab:green")
+    axes[1].axhline(0, color="0.5", linewidth=0.8)
+    axes[1].set_ylabel("reward")
+    actions = over_time("actions")
+    axes[2].plot(steps, actions, "s", color="tab:purple", markersize=size)
+    axes[2].set_yticks(np.unique(actions[np.isfinite(actions)]))
+    axes[2].set_ylabel("action")
+    axes[2].set_xlabel("step of the run; each band is one update's rollout")
+    ends = steps[over_time("continues") == 0] + 0.5
+    for panel in axes:
+        for update in course:
+            shade = "0.95" if update % 2 else "0.9"
+            start = update * n_steps - 0.5
+            panel.axvspan(start, start + n_steps, color=shade, linewidth=0, zorder=0)
+        for i, end in enumerate(ends):
+            label = None if i else "end of an episode"
+            panel.axvline(end, label=label, **END_OF_EPISODE)
+        panel.set_xlim(steps[0] - 0.5, steps[-1] + 0.5)
+    axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    figure.subplots_adjust(left=0.07, right=0.85, top=0.93, bottom=0.08)
+    gallery.put(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

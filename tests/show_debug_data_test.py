@@ -1,0 +1,460 @@
+"""show_debug_data.py as its user meets it: the list, the pictures, where they go, and bad input."""
+
+import hashlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tracemalloc
+
+import cv2
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import show_debug_data
+from tests import processes
+
+# A rollout's, and one more for its bootstrap.
+N_STEPS = 3
+TRAIN = ("observations", "actions", "rewards", "continues", "returns", "values", "advantages")
+
+
+def line(update: int, purpose: str, name: str, array: np.ndarray) -> str:
+    """As train.py --debug writes it; debug_dump_test.py has the form from tf.print itself."""
+    shape = ",".join(map(str, array.shape))
+    numbers = " ".join(f"{x:.9g}" if array.dtype.kind == "f" else str(x) for x in array.ravel())
+    kind = f"dtype={array.dtype.name} shape={shape}"
+    return f"A3C-DUMP update={update} purpose={purpose} name={name} {kind} [{numbers}]\n"
+
+
+def observation(step: int, shape: tuple[int, ...]) -> np.ndarray:
+    """What is seen at a step of the run, unlike any other step's."""
+    rng = np.random.default_rng(step)
+    if len(shape) == 3:
+        return rng.integers(0, 256, shape, np.uint8)
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def batch_of(update: int, shape: tuple[int, ...], n_steps: int = N_STEPS) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(update)
+    steps = range(update * n_steps, (update + 1) * n_steps)
+    numbers = rng.normal(size=(4, n_steps, 1)).astype(np.float32)
+    return {
+        "observations": np.stack([observation(step, shape)[None] for step in steps]),
+        "actions": rng.integers(0, 3, (n_steps, 1), np.int32),
+        "rewards": numbers[0],
+        # The second step of each odd update ends an episode.
+        "continues": np.array([[t != 1 or update % 2 == 0] for t in range(n_steps)], np.float32),
+        "returns": numbers[1],
+        "values": numbers[2],
+        "advantages": numbers[3],
+    }
+
+
+def update_of(update: int, shape: tuple[int, ...], n_steps: int = N_STEPS) -> str:
+    """All lines of one update."""
+    batch = batch_of(update, shape, n_steps)
+    after = observation((update + 1) * n_steps, shape)[None]
+    acts = [line(update, "act", "observations", seen) for seen in batch["observations"]]
+    trains = [line(update, "train", name, batch[name]) for name in TRAIN]
+    return "".join([*acts, *trains, line(update, "bootstrap", "observations", after)])
+
+
+IMAGES = (12, 10, 4)
+VECTORS = (4,)
+
+
+@pytest.fixture
+def log(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Seven updates of images."""
+    path = tmp_path / "debug.log"
+    path.write_text("".join(update_of(update, IMAGES) for update in range(7)))
+    return path
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
+    """Instead of being saved or shown, pictures are here by their names."""
+    kept: dict[str, Figure] = {}
+    monkeypatch.setattr(
+        show_debug_data.Gallery, "put", lambda self, f: kept.setdefault(f.get_label(), f)
+    )
+    return kept
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in (*figure.texts, *figure.axes[0].texts)]
+
+
+# The list
+
+
+def test_each_dump_is_one_line(tmp_path, capsys, figures):
+    """Golden: number, update, purpose, name, shape, type and the SHA-256 of its bytes."""
+    log = tmp_path / "debug.log"
+    log.write_text("a warning\n" + update_of(0, VECTORS) + "another\n" + update_of(1, VECTORS))
+    assert show_debug_data.main([str(log)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    *lines, summary = out.splitlines()
+    assert " pictures saved in " in summary
+    seen = hashlib.sha256(observation(0, VECTORS).tobytes()).hexdigest()[:8]
+    actions = hashlib.sha256(batch_of(1, VECTORS)["actions"].tobytes()).hexdigest()[:8]
+    assert len(lines) == 2 * (N_STEPS + len(TRAIN) + 1)
+    assert lines[0].split() == f"1 update 0 act observations 1x4 float32 {seen}".split()
+    assert lines[15].split() == f"16 update 1 train actions 3x1 int32 {actions}".split()
+    assert len({len(line) for line in lines}) == 1
+    # The bootstrap's observation is the next one acted on: so its checksum says.
+    assert lines[10].split()[3] == "bootstrap"
+    assert lines[11].split()[3] == "act"
+    assert lines[10].split()[-1] == lines[11].split()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "updates", "purposes", "names"),
+    [
+        (["--updates", "3-5"], {3, 4, 5}, {"act", "train", "bootstrap"}, {"act", "train"}),
+        (["--updates", "6"], {6}, {"act", "train", "bootstrap"}, {"act", "train"}),
+        (["--purpose", "train"], set(range(7)), {"train"}, {"train"}),
+        (["--purpose", "act", "--updates", "0-1"], {0, 1}, {"act"}, {"act"}),
+        (["--purpose", "bootstrap"], set(range(7)), {"bootstrap"}, {"bootstrap"}),
+    ],
+)
+def test_only_what_is_asked_for(log, capsys, figures, flags, updates, purposes, names):
+    """Analytic: in the list and in the pictures; numbers stay those of the whole log."""
+    assert show_debug_data.main([str(log), *flags]) == 0
+    *lines, _ = capsys.readouterr().out.splitlines()
+    words = [line.split() for line in lines]
+    assert {int(word[2]) for word in words} == updates
+    assert {word[3] for word in words} == purposes
+    for number, _, update, purpose, *_ in words:
+        first = int(update) * (N_STEPS + len(TRAIN) + 1) + 1
+        at = {"act": 0, "train": N_STEPS, "bootstrap": N_STEPS + len(TRAIN)}[purpose]
+        assert first + at <= int(number)
+    drawn = updates if "--updates" in flags else set(range(show_debug_data.N_UPDATES_DRAWN))
+    course = {"returns-actions-values"} if "train" in names else set()
+    assert set(figures) == {f"update-{u:04}-{n}" for u in drawn for n in names} | course
+
+
+def test_a_damaged_line_is_named_and_the_rest_is_read(log, capsys, figures):
+    """Analytic: its number on stderr; all other dumps are listed and drawn, and the status is 0."""
+    lines = log.read_text().splitlines(keepends=True)
+    lines[5] = lines[5].replace("]", "")  # the first update's rewards
+    log.write_text("".join(lines)[:-20])
+    assert show_debug_data.main([str(log)]) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines() == [
+        "line 6 is damaged: its end is missing",
+        "line 77 is damaged: its end is missing",
+    ]
+    assert len(out.splitlines()) == 75 + 1
+    assert len(figures) == 11
+    assert "reward" not in texts(figures["update-0000-train"])
+    assert "reward" in texts(figures["update-0001-train"])
+
+
+def test_a_second_run_in_the_log_is_listed_and_not_drawn(log, capsys, figures):
+    """Analytic: its updates have the first run's numbers."""
+    log.write_text(log.read_text() + update_of(0, VECTORS) + update_of(1, VECTORS))
+    assert show_debug_data.main([str(log)]) == 0
+    out, err = capsys.readouterr()
+    assert re.fullmatch("update 0 again: another run .*\n", err)
+    assert len(out.splitlines()) == 9 * 11 + 1
+    assert figures["update-0000-act"].axes[0].images[0].get_array().shape == (36, 40, 3)
+
+
+# The pictures
+
+
+@pytest.mark.parametrize("purpose", ["act", "train"])
+def test_each_frame_is_at_its_place_to_the_pixel(log, tmp_path, purpose):
+    """Parity: the saved picture, frame by frame, enlarged by a whole factor."""
+    assert show_debug_data.main([str(log), "--updates", "2", "--out", str(tmp_path / "out")]) == 0
+    picture = cv2.imread(str(tmp_path / f"out/update-0002-{purpose}.png"))
+    height, width, n_frames = IMAGES
+    zoom = round(168 / width)
+    left, top = 90, 90
+    n_rows = N_STEPS + (purpose == "train")
+    for i in range(n_rows):
+        for j in range(n_frames):
+            frame = observation(2 * N_STEPS + i, IMAGES)[:, :, j]
+            enlarged = np.kron(frame, np.ones((zoom, zoom), np.uint8))
+            y, x = top + i * height * zoom, left + j * width * zoom
+            found = picture[y : y + height * zoom, x : x + width * zoom]
+            # The lines between frames cover their edges.
+            for channel in range(3):
+                np.testing.assert_array_equal(
+                    found[3:-3, 3:-3, channel], enlarged[3:-3, 3:-3], err_msg=f"{i}, {j}"
+                )
+    assert picture.shape[0] == top + n_rows * height * zoom + 20
+
+
+@pytest.mark.parametrize("shape", [IMAGES, VECTORS])
+def test_the_sheet_has_every_number_of_the_batch(tmp_path, figures, shape):
+    """Analytic: rows named, each step's numbers in its row, a line where an episode ended."""
+    log = tmp_path / "debug.log"
+    log.write_text(update_of(0, shape) + update_of(1, shape))
+    assert show_debug_data.main([str(log)]) == 0
+    axes = figures["update-0001-train"].axes[0]
+    beside = [text for text in axes.texts if text.get_transform() == axes.transAxes]
+    rows: dict[float, list[str]] = {}
+    for text in beside:
+        rows.setdefault(round(text.get_position()[1], 3), []).append(text.get_text())
+    batch = batch_of(1, shape)
+    expected = [["action", "reward", "continue", "return", "value", "advantage"]] + [
+        [f"step {t}", *(f"{batch[name][t, 0]:.4g}" for name in TRAIN[1:])] for t in range(N_STEPS)
+    ]
+    assert [rows[y] for y in sorted(rows, reverse=True)] == [*expected, ["bootstrap"]]
+    (end,) = axes.lines if shape == VECTORS else axes.lines[-1:]
+    assert list(end.get_ydata()) == [0.5, 0.5]  # between the second row and the third of four
+    assert end.get_linestyle() == "--"
+    in_first = figures["update-0000-train"].axes[0].lines
+    assert all(line.get_linestyle() == "-" for line in in_first)
+
+
+def test_vectors_are_drawn_as_numbers(tmp_path, figures):
+    """Analytic: each in its field."""
+    log = tmp_path / "debug.log"
+    log.write_text(update_of(0, VECTORS))
+    assert show_debug_data.main([str(log)]) == 0
+    axes = figures["update-0000-act"].axes[0]
+    seen = batch_of(0, VECTORS)["observations"][:, 0]
+    np.testing.assert_array_equal(axes.images[0].get_array(), seen)
+    fields = {
+        t.get_position(): t.get_text() for t in axes.texts if t.get_transform() == axes.transData
+    }
+    assert fields == {(j, i): f"{seen[i, j]:.3g}" for i in range(N_STEPS) for j in range(4)}
+
+
+def test_the_course_of_returns_values_rewards_and_actions(log, figures):
+    """Parity: what is plotted is what was dumped, at the step of the run that it is of."""
+    assert show_debug_data.main([str(log), "--updates", "2-5"]) == 0
+    over_returns, over_rewards, over_actions = figures["returns-actions-values"].axes
+    batches = [batch_of(update, IMAGES) for update in range(2, 6)]
+    wanted = {name: np.concatenate([b[name][:, 0] for b in batches]) for name in TRAIN[1:]}
+    steps = np.arange(2 * N_STEPS, 6 * N_STEPS)
+    plotted = {line.get_label(): line for line in over_returns.lines}
+    for label, name in (("return R", "returns"), ("value V(s)", "values")):
+        np.testing.assert_array_equal(plotted[label].get_xdata(), steps)
+        np.testing.assert_array_equal(plotted[label].get_ydata(), wanted[name])
+    np.testing.assert_array_equal(over_actions.lines[0].get_ydata(), wanted["actions"])
+    heights = [bar.get_height() for bar in over_rewards.containers[0]]
+    np.testing.assert_allclose(heights, wanted["rewards"], rtol=1e-6)
+    for panel in (over_returns, over_rewards, over_actions):
+        ends = [line.get_xdata()[0] for line in panel.lines if line.get_linestyle() == "--"]
+        # After the second step of updates 3 and 5.
+        assert ends == [3 * N_STEPS + 1.5, 5 * N_STEPS + 1.5]
+
+
+def test_where_a_time_limit_cut_an_episode_off_its_last_observation_is_shown(tmp_path, figures):
+    """Analytic: among what was acted on, where it was looked at."""
+    lines = update_of(0, IMAGES).splitlines(keepends=True)
+    lines.insert(2, line(0, "last", "observations", observation(77, IMAGES)[None]))
+    log = tmp_path / "debug.log"
+    log.write_text("".join(lines))
+    assert show_debug_data.main([str(log), "--updates", "0"]) == 0
+    figure = figures["update-0000-act"]
+    assert texts(figure)[1:] == ["step 0", "step 1", "cut off", "step 2"]
+    third = figure.axes[0].images[0].get_array()[24:36]
+    np.testing.assert_array_equal(third[:, :10, 0], observation(77, IMAGES)[:, :, 0])
+
+
+def test_what_is_no_number_is_drawn_all_the_same(tmp_path, capsys, figures):
+    """Analytic: a training that went astray is what one debugs."""
+    log = tmp_path / "debug.log"
+    text = update_of(0, VECTORS)
+    for name, number in (("returns", "nan"), ("values", "-inf"), ("observations", "inf")):
+        text = re.sub(rf"(name={name} .*?\[)[^ ]+", rf"\g<1>{number}", text)
+    log.write_text(text)
+    assert show_debug_data.main([str(log)]) == 0
+    figures["returns-actions-values"].savefig(tmp_path / "course.png")
+    figures["update-0000-act"].savefig(tmp_path / "act.png")
+    assert {"nan", "-inf"} <= set(texts(figures["update-0000-train"]))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_long_rollout_is_cut_and_says_so(tmp_path, figures):
+    """Analytic: its first 40 rows."""
+    log = tmp_path / "debug.log"
+    log.write_text(update_of(0, VECTORS, n_steps=60))
+    assert show_debug_data.main([str(log)]) == 0
+    for name, n_rows in (("update-0000-act", 60), ("update-0000-train", 61)):
+        assert figures[name].axes[0].images[0].get_array().shape == (40, 4)
+        assert texts(figures[name])[0].endswith(f"(the first 40 of {n_rows})")
+    assert len(figures["returns-actions-values"].axes[0].lines[0].get_xdata()) == 60
+
+
+def test_what_is_not_drawn_is_not_kept(tmp_path, figures):
+    """Analytic: a log ten times as long takes no more memory."""
+    log = tmp_path / "debug.log"
+    shape = (84, 84, 4)
+    peaks = []
+    for n_updates in (2, 2, 20):
+        log.write_text("".join(update_of(update, shape) for update in range(n_updates)))
+        figures.clear()
+        tracemalloc.start()
+        assert show_debug_data.main([str(log), "--updates", "0", "--purpose", "act"]) == 0
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.2 * peaks[1]
+
+
+# Where the pictures go
+
+SHOW = (
+    "import show_debug_data, sys; status = show_debug_data.main();"
+    " assert 'tensorflow' not in sys.modules; sys.exit(status)"
+)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Without a display."""
+    unwanted = ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND")
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    return kept | {"PYTHONPATH": str(processes.ROOT)} | more
+
+
+@pytest.mark.parametrize("more", [{}, {"MPLBACKEND": "TkAgg"}])
+def test_without_a_display_it_saves_and_says_where(log, more):
+    """Analytic: beside the log, even where windows are asked for; and TensorFlow is not needed."""
+    command = [sys.executable, "-c", SHOW, "debug.log", "--updates", "0"]
+    done = subprocess.run(
+        command, cwd=log.parent, env=environment(**more), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "3 pictures saved in debug.log.pictures"
+    pictures = sorted((log.parent / "debug.log.pictures").iterdir())
+    assert [picture.name for picture in pictures] == [
+        "returns-actions-values.png",
+        "update-0000-act.png",
+        "update-0000-train.png",
+    ]
+    assert all(cv2.imread(str(picture)).std() > 5 for picture in pictures)
+
+
+@pytest.mark.parametrize(
+    ("backend", "fails", "found"),
+    [
+        ("TkAgg", False, True),
+        ("qtagg", False, True),
+        ("agg", False, False),
+        ("pdf", False, False),
+        ("qtagg", True, False),
+    ],
+)
+def test_windows_are_opened_where_matplotlib_can(monkeypatch, backend, fails, found):
+    """Analytic: a backend that has windows, and whose toolkit can be loaded."""
+
+    def switch(wanted: str) -> None:
+        assert wanted == backend
+        if fails:
+            raise ImportError("no such toolkit")
+
+    monkeypatch.setattr(plt, "get_backend", lambda: backend)
+    monkeypatch.setattr(plt, "switch_backend", switch)
+    assert show_debug_data._has_display() is found
+
+
+def test_with_a_display_each_picture_is_shown_until_its_window_is_closed(log, monkeypatch, capsys):
+    """Analytic: one window at a time, and nothing is saved."""
+    shown = []
+
+    def show() -> None:
+        (number,) = plt.get_fignums()
+        shown.append(plt.figure(number).get_label())
+
+    monkeypatch.setattr(show_debug_data, "_has_display", lambda: True)
+    monkeypatch.setattr(plt, "show", show)
+    assert show_debug_data.main([str(log), "--updates", "1-2"]) == 0
+    assert shown == [
+        *("update-0001-act", "update-0001-train", "update-0002-act", "update-0002-train"),
+        "returns-actions-values",
+    ]
+    assert plt.get_fignums() == []
+    assert [path.name for path in log.parent.iterdir()] == ["debug.log"]
+    assert capsys.readouterr().out.endswith("5 pictures shown\n")
+
+
+def test_the_same_log_gives_the_same_pictures(log, tmp_path):
+    """Golden: byte by byte, so that a committed picture changes only with what it shows."""
+    made = []
+    for name in ("one", "other"):
+        command = [str(log), "--updates", "3", "--out", str(tmp_path / name / "deep")]
+        assert show_debug_data.main(command) == 0
+        paths = sorted((tmp_path / name / "deep").iterdir())
+        made.append({path.name: path.read_bytes() for path in paths})
+    assert len(made[0]) == 3
+    assert made[0] == made[1]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    """Analytic: as with `| head`."""
+    log = tmp_path / "debug.log"
+    log.write_text(line(0, "act", "observations", np.zeros((1, 2), np.float32)) * 5000)
+    command = [sys.executable, str(processes.ROOT / "show_debug_data.py"), str(log)]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["log"]),
+        (["missing.log"], ["missing.log", "No such file"]),
+        (["."], ["Is a directory"]),
+        (["x" * 300], ["too long"]),
+        (["nul\0"], ["nul"]),
+        (["empty.log"], ["empty.log", "no dump", "--debug"]),
+        (["foreign.log"], ["foreign.log", "no dump"]),
+        (["debug.log", "--updates", "9-12"], ["updates 0 to 6"]),
+        (["debug.log", "--purpose", "last"], ["no such dump"]),
+        (["debug.log", "--purpose", "fun"], ["fun", "act"]),
+        (["debug.log", "--updates", "5-3"], ["5-3"]),
+        (["debug.log", "--updates", "-3"], ["--updates"]),
+        (["debug.log", "--updates", "some"], ["some", "3-5"]),
+        (["debug.log", "--update", "3"], ["--update"]),
+        (["debug.log", "--out", "empty.log", "--updates", "0"], ["empty.log", "File exists"]),
+        (["debug.log", "--out", "empty.log/pictures"], ["empty.log", "Not a directory"]),
+        (["shapes.log"], ["update-0000-act"]),
+    ],
+)
+def test_bad_input_gets_one_line_and_status_2(log, monkeypatch, capsys, arguments, words):
+    """Analytic: the line names what is wrong; nothing is made."""
+    folder = log.parent
+    monkeypatch.chdir(folder)
+    pathlib.Path("empty.log").touch()
+    pathlib.Path("foreign.log").write_text("no dump\n" * 3)
+    seen = [np.zeros(shape, np.uint8) for shape in ((1, 4, 3, 4), (1, 3, 4, 4))]
+    pathlib.Path("shapes.log").write_text(
+        "".join(line(0, "act", "observations", array) for array in seen)
+    )
+    before = sorted(folder.iterdir())
+    assert show_debug_data.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert re.fullmatch(r"show_debug_data\.py: error: [^\n]{1,1000}\n", err)
+    for word in words:
+        assert word in err
+    assert sorted(folder.iterdir()) == before
+
+
+def test_help_is_no_error(capsys):
+    """Analytic: it names every flag."""
+    with pytest.raises(SystemExit) as ending:
+        show_debug_data.main(["--help"])
+    assert ending.value.code == 0
+    out = capsys.readouterr().out
+    for flag in ("--out", "--updates", "--purpose", "log"):
+        assert flag in out
