@@ -48,9 +48,8 @@ class Rollout(NamedTuple):
 
     observations: np.ndarray  # (T + 1, K, ...); the last one bootstraps the returns
     actions: np.ndarray  # (T, K) int32
-    rewards: (
-        np.ndarray
-    )  # (T, K) float32; a truncated episode's last has γ·V(last observation) added
+    # (T, K) float32; the last of a truncated episode has γ·V(its true last observation) added
+    rewards: np.ndarray
     continues: np.ndarray  # (T, K) float32; 0 where the episode ended, for any reason
 
 

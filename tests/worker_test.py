@@ -907,10 +907,10 @@ def test_without_debug_nothing_is_dumped_and_the_weights_are_the_same(
 def test_two_workers_learn_a_bandit() -> None:
     """Learning: which of two actions pays depends on the picture; from half to nearly always within 1000 updates."""
     shapes = network.weight_shapes("mlp", (2,), 2)
-    # However the two threads take turns: a large ε bounds what one update can do that comes from
-    # weights of long ago, and so much entropy lets no wrong action lock in.
-    shared = make_shared(1000 * 6, shapes=shapes, rmsprop_initial=0.0, rmsprop_epsilon=1e-3)
-    h = HYPERPARAMETERS._replace(entropy_bonus=0.2)
+    # However the two threads take turns: with so large an ε, no update made from weights of long ago
+    # can throw the policy over (found with 30 repeats under three schedulings: the least was 0.996).
+    shared = make_shared(1000 * 6, shapes=shapes, rmsprop_initial=0.0, rmsprop_epsilon=1e-2)
+    h = HYPERPARAMETERS._replace(entropy_bonus=0.05, initial_lr=0.03)
     crew = Crew(shared, [BanditEnvs(4, 2, seed) for seed in range(2)], h)
     probabilities = []
     for _ in range(2):
@@ -919,4 +919,4 @@ def test_two_workers_learn_a_bandit() -> None:
         crew.run()
     before, after = probabilities
     assert np.all(before < 0.7)
-    assert np.all(after > 0.9)
+    assert np.all(after > 0.95)
