@@ -908,7 +908,7 @@ def test_two_workers_learn_a_bandit() -> None:
     """Learning: which of two actions pays depends on the picture; from half to nearly always within 1000 updates."""
     shapes = network.weight_shapes("mlp", (2,), 2)
     # However the two threads take turns: with so large an ε, no update made from weights of long ago
-    # can throw the policy over (found with 30 repeats under three schedulings: the least was 0.996).
+    # can throw the policy over (found with 30 repeats under three schedulings: the least was 0.994).
     shared = make_shared(1000 * 6, shapes=shapes, rmsprop_initial=0.0, rmsprop_epsilon=1e-2)
     h = HYPERPARAMETERS._replace(entropy_bonus=0.05, initial_lr=0.03)
     crew = Crew(shared, [BanditEnvs(4, 2, seed) for seed in range(2)], h)
