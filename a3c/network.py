@@ -130,9 +130,11 @@ def forward(
             outputs[head] = dense(x, head)
         return Predictions(outputs["policy"], outputs["value"][:, 0], activations)
 
-    x = tf.cast(observations, tf.float32) / 255.0
+    x = observations
     for i, conv in enumerate(_CONVS[network], start=1):
-        x = tf.nn.conv2d(x, weights[f"conv{i}_kernel"], conv.stride, "VALID")
+        kernel = tf.convert_to_tensor(weights[f"conv{i}_kernel"])
+        # Scaling the first kernel scales the observations to [0, 1], and is less work.
+        x = _convolution(x, kernel / 255.0 if i == 1 else kernel, conv.stride)
         x = hidden(tf.nn.relu(tf.nn.bias_add(x, weights[f"conv{i}_bias"])), f"conv{i}")
     x = tf.reshape(x, (-1, weights["dense_kernel"].shape[0]))
     x = hidden(tf.nn.relu(dense(x, "dense")), "dense")
@@ -153,3 +155,66 @@ def _matmul(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, object]:
         return d_x, d_kernel
 
     return tf.matmul(x, kernel), gradient
+
+
+def _convolution(x: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
+    """tf.nn.conv2d without padding, as one matrix product: (B, H, W, C) → (B, h, w, filters).
+
+    The same sums; but TensorFlow's gradient of the kernel reaches a tenth of what the machine can
+    do, and took 20 of the 33 ms of an update of `small` with 8 environments. Here it takes 3.5,
+    and the patches that it shares with the product 4.
+    """
+    n, height, width, _ = x.shape
+    size, n_filters = kernel.shape[0], kernel.shape[-1]
+    h, w = ((side - size) // stride + 1 for side in (height, width))
+
+    def product(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, object]:
+        patches = tf.cast(_patches(x, size, stride), tf.float32)
+
+        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor]:
+            # (dyᵀ @ patches)ᵀ and not patchesᵀ @ dy: three times as fast where rows are many.
+            d_rows = tf.transpose(
+                tf.matmul(tf.reshape(dy, (-1, n_filters)), patches, transpose_a=True)
+            )
+            d_kernel = _from_rows(d_rows, kernel.shape, stride)
+            if not x.dtype.is_floating:
+                return None, d_kernel
+            d_x = tf.nn.conv2d_transpose(dy, kernel, x.shape, stride, "VALID")
+            return d_x, d_kernel
+
+        y = tf.matmul(patches, _to_rows(kernel, stride))
+        return tf.reshape(y, (n, h, w, n_filters)), gradient
+
+    return tf.custom_gradient(product)(x, kernel)
+
+
+def _patches(x: tf.Tensor, size: int, stride: int) -> tf.Tensor:
+    """Each size × size window of x, a row each: (B, H, W, C) → (B·h·w, size²·C).
+
+    Blocks of stride × stride become one place with stride²·C channels; a window then is m × m
+    places, m = size / stride, which are m² shifted views of x side by side.
+    """
+    n, height, width, channels = x.shape
+    x = tf.reshape(x, (n, height // stride, stride, width // stride, stride * channels))
+    x = tf.transpose(x, (0, 1, 3, 2, 4))
+    x = tf.reshape(x, (n, height // stride, width // stride, -1))
+    m = size // stride
+    h, w = x.shape[1] - m + 1, x.shape[2] - m + 1
+    views = [x[:, i : i + h, j : j + w] for i in range(m) for j in range(m)]
+    return tf.reshape(tf.concat(views, axis=3), (n * h * w, -1))
+
+
+def _to_rows(kernel: tf.Tensor, stride: int) -> tf.Tensor:
+    """A kernel's entries in the order of `_patches`' columns: (size, size, C, F) → (size²·C, F)."""
+    size, _, channels, n_filters = kernel.shape
+    m = size // stride
+    blocks = tf.reshape(kernel, (m, stride, m, stride, channels, n_filters))
+    return tf.reshape(tf.transpose(blocks, (0, 2, 1, 3, 4, 5)), (-1, n_filters))
+
+
+def _from_rows(rows: tf.Tensor, shape: tuple[int, ...], stride: int) -> tf.Tensor:
+    """The inverse of `_to_rows`."""
+    size, _, channels, n_filters = shape
+    m = size // stride
+    blocks = tf.reshape(rows, (m, m, stride, stride, channels, n_filters))
+    return tf.reshape(tf.transpose(blocks, (0, 2, 1, 3, 4, 5)), shape)

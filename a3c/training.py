@@ -22,7 +22,16 @@ from a3c.env import EnvProcesses
 from a3c.params import Params
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopSignals
-from a3c.worker import Failure, Game, Hyperparameters, LocalNetwork, Measurement, Report, Worker
+from a3c.worker import (
+    Failure,
+    Game,
+    Hyperparameters,
+    LocalNetwork,
+    Measurement,
+    Report,
+    Traced,
+    Worker,
+)
 
 GAMES_IN_MEAN = 100
 BAR_INTERVAL_SECONDS = 0.5
@@ -106,40 +115,35 @@ def _build_workers(
         subject.network,
         *(getattr(params, name) for name in Hyperparameters._fields[1:]),
     )
-    workers = []
+    if signals.event.is_set():  # tracing takes seconds
+        return []
     start = time.monotonic()
-    log.say(f"tracing {len(envs)} workers' networks")
-    for number, processes in enumerate(envs):
-        if signals.event.is_set():
-            break
-        local = LocalNetwork(
-            shared,
-            hyperparameters,
-            tf.TensorSpec(processes.observations.shape, processes.observations.dtype),
-            compile_act=not params.no_xla,
-            debug=params.debug,
-            measures=number == 0,
-            detailed=params.detailed_logs,
-        )
-        # A restored run draws on from streams of its own, not the first run's once more.
-        n_updates = shared.counters.read().updates
-        generator = seeding.generator(
-            params.seed, seeding.Purpose.ACTIONS, worker=number, game=n_updates
-        )
-        workers.append(
-            Worker(
-                number,
-                shared,
-                local,
-                processes,
-                hyperparameters,
-                generator,
-                signals.event,
-                reports.put,
-            )
-        )
+    log.say("tracing the network's functions")
+    observations = envs[0].observations  # every worker's are alike
+    traced = Traced(
+        shared,
+        hyperparameters,
+        tf.TensorSpec(observations.shape, observations.dtype),
+        compile_act=not params.no_xla,
+        debug=params.debug,
+        detailed=params.detailed_logs,
+    )
     log.say(f"traced in {time.monotonic() - start:.1f} s")
-    return workers
+    # A restored run draws on from streams of its own, not the first run's once more.
+    n_updates = shared.counters.read().updates
+    return [
+        Worker(
+            number,
+            shared,
+            LocalNetwork(shared, traced),
+            processes,
+            hyperparameters,
+            seeding.generator(params.seed, seeding.Purpose.ACTIONS, worker=number, game=n_updates),
+            signals.event,
+            reports.put,
+        )
+        for number, processes in enumerate(envs)
+    ]
 
 
 class _Watch:

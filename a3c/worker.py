@@ -16,6 +16,7 @@ there. With K > 1 all rollouts must have one length, and a batch of always the s
 once.
 """
 
+import functools
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -28,6 +29,8 @@ from a3c.shared import SharedState
 from a3c.stopping import StopFlag
 
 MEASURE_EVERY_N_UPDATES = 100
+
+Weights = dict[str, tf.Variable]
 
 
 class Hyperparameters(NamedTuple):
@@ -113,8 +116,12 @@ class Environments(Protocol):
     def step(self, actions: np.ndarray, slot: int) -> StepResult: ...
 
 
-class LocalNetwork:
-    """A worker's own weights, and the traced functions over them; made before any thread starts.
+class Traced:
+    """The traced functions that all workers call, each with weights of its own; made once a run.
+
+    The first argument of each is a worker's weights, as variables: what acts reads them, and `learn`
+    copies the shared ones there. Tracing and compiling took a second and a half for every worker
+    when each had functions over its own variables; handing these in costs a call 0.1 ms.
 
     What is kept are the concrete functions that tracing made. They cannot trace again, and calling
     one takes half the time of going through `tf.function`, which checks for that at each call.
@@ -128,11 +135,9 @@ class LocalNetwork:
         *,
         compile_act: bool = True,
         debug: bool = False,
-        measures: bool = False,
         detailed: bool = False,
     ) -> None:
         """`observations` is the spec of one rollout's: (T + 1, K, ...)."""
-        self.weights = {name: tf.Variable(value) for name, value in shared.weights.items()}
         self._shared = shared
         self._hyperparameters = hyperparameters
         self._debug = debug
@@ -148,41 +153,46 @@ class LocalNetwork:
             tf.TensorSpec((n_steps_and_one - 1, n_envs), tf.float32),
         )
         one_step = tf.TensorSpec(observations.shape[1:], observations.dtype)
+        # Only their shapes count. The shared weights will not do: given as an argument too, a
+        # variable that a function holds already would be taken for that argument.
+        weights = _copy_of(shared.weights)
         # XLA makes the small forward pass of acting faster and the gradients slower, so only acting
         # is compiled.
         xla = {"jit_compile": True} if compile_act and not debug else {}
-        self.act = self._trace(self._act("act"), one_step, **xla)
-        self.evaluate_last = self._trace(self._act("last"), one_step) if debug else self.act
-        self.learn = self._trace(self._learn, rollout, tf.TensorSpec((), tf.float32))
-        self.measure: Any = self._trace(self._measure, rollout) if measures else None
-        if xla:
-            self.act(tf.zeros(one_step.shape, one_step.dtype))  # XLA compiles at the first call
+        self.act = self._trace(self._act("act"), weights, one_step, **xla)
+        self.evaluate_last = (
+            self._trace(self._act("last"), weights, one_step) if debug else self.act
+        )
+        self.learn = self._trace(self._learn, weights, rollout, tf.TensorSpec((), tf.float32))
+        self.measure = self._trace(self._measure, weights, rollout)
+        if xla:  # which compiles at the first call
+            self.act(weights, tf.zeros(one_step.shape, one_step.dtype))
 
-    def _trace(self, function: Callable, *signature: object, **options: bool) -> Any:
+    def _trace(self, function: Callable, *arguments: object, **options: bool) -> Any:
         def counted(*arguments: object) -> object:
             self.n_traces += 1
             return function(*arguments)
 
-        return tf.function(counted, input_signature=signature, **options).get_concrete_function()
+        return tf.function(counted, **options).get_concrete_function(*arguments)
 
     def _act(self, purpose: str) -> Callable:
-        def act(observations: tf.Tensor) -> tf.Tensor:
+        def act(weights: Weights, observations: tf.Tensor) -> tf.Tensor:
             """(K, ...) → (K, n_actions + 1): the logits, and in the last column the value."""
             if self._debug:
                 debug_dump.dump(self._n_updates, purpose, observations=observations)
-            predictions = network.forward(self._hyperparameters.network, self.weights, observations)
+            predictions = network.forward(self._hyperparameters.network, weights, observations)
             return tf.concat([predictions.logits, predictions.values[:, None]], axis=1)
 
         return act
 
     def _losses(
-        self, rollout: Rollout
+        self, weights: Weights, rollout: Rollout
     ) -> tuple[losses.Losses, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
         """The rollout's losses; returns and values, both (T, K); activations."""
         h = self._hyperparameters
         n_steps, n_envs = rollout.rewards.shape
         batch = tf.reshape(rollout.observations, (-1, *rollout.observations.shape[2:]))
-        predictions = network.forward(h.network, self.weights, batch)
+        predictions = network.forward(h.network, weights, batch)
         logits = tf.reshape(predictions.logits, (n_steps + 1, n_envs, -1))[:-1]
         values = tf.reshape(predictions.values, (n_steps + 1, n_envs))
         returns = losses.n_step_returns(rollout.rewards, rollout.continues, values[-1], h.discount)
@@ -197,14 +207,14 @@ class LocalNetwork:
         )
         return result, returns, values[:-1], predictions.activations
 
-    def _learn(self, rollout: Rollout, learning_rate: tf.Tensor) -> tf.Tensor:
+    def _learn(self, weights: Weights, rollout: Rollout, learning_rate: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            result, returns, values, _ = self._losses(rollout)
-        gradients = tape.gradient(result.combined, self.weights)
+            result, returns, values, _ = self._losses(weights, rollout)
+        gradients = tape.gradient(result.combined, weights)
         if self._debug:
             self._dump(rollout, returns, values, result.advantages)
         norm = self._shared.apply(gradients, learning_rate)
-        for name, variable in self.weights.items():
+        for name, variable in weights.items():
             variable.assign(self._shared.weights[name])
         return norm
 
@@ -225,14 +235,16 @@ class LocalNetwork:
         debug_dump.dump(self._n_updates, "bootstrap", observations=rollout.observations[-1])
         self._n_updates.assign_add(1)
 
-    def _measure(self, rollout: Rollout) -> tuple[dict[str, tf.Tensor], dict, dict]:
+    def _measure(
+        self, weights: Weights, rollout: Rollout
+    ) -> tuple[dict[str, tf.Tensor], dict, dict]:
         """What `learn` would do with this rollout, in figures, and nothing done."""
         with tf.GradientTape(persistent=True) as tape:
-            result, returns, values, activations = self._losses(rollout)
+            result, returns, values, activations = self._losses(weights, rollout)
         zeros = tf.UnconnectedGradients.ZERO
-        of_policy = tape.gradient(result.policy, self.weights, unconnected_gradients=zeros)
-        of_value = tape.gradient(result.value, self.weights, unconnected_gradients=zeros)
-        gradients = {name: of_policy[name] + of_value[name] for name in self.weights}
+        of_policy = tape.gradient(result.policy, weights, unconnected_gradients=zeros)
+        of_value = tape.gradient(result.value, weights, unconnected_gradients=zeros)
+        gradients = {name: of_policy[name] + of_value[name] for name in weights}
         clipped, norm = optimizer.clip_by_global_norm(
             list(gradients.values()), self._shared.max_grad_norm
         )
@@ -250,6 +262,21 @@ class LocalNetwork:
             "loss/grads_norm_combined_clipped": tf.linalg.global_norm(clipped),
         }
         return (scalars, gradients, activations) if self._detailed else (scalars, {}, {})
+
+
+class LocalNetwork:
+    """A worker's own weights, and the traced functions with these as their first argument."""
+
+    def __init__(self, shared: SharedState, traced: Traced) -> None:
+        self.weights = _copy_of(shared.weights)
+        self.act = functools.partial(traced.act, self.weights)
+        self.evaluate_last = functools.partial(traced.evaluate_last, self.weights)
+        self.learn = functools.partial(traced.learn, self.weights)
+        self.measure = functools.partial(traced.measure, self.weights)
+
+
+def _copy_of(weights: Weights) -> Weights:
+    return {name: tf.Variable(variable) for name, variable in weights.items()}
 
 
 def sample_actions(logits: np.ndarray, generator: np.random.Generator) -> np.ndarray:

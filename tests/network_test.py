@@ -221,6 +221,39 @@ def test_matmul_has_the_plain_gradient(n_rows: int) -> None:
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("side", "size", "stride", "channels"), [(84, 8, 4, 4), (20, 4, 2, 16), (9, 3, 1, 64)]
+)
+def test_a_convolution_is_tensorflows(side: int, size: int, stride: int, channels: int) -> None:
+    """Parity: values and both gradients of every layer's shape, against tf.nn.conv2d and its own gradients."""
+    generator = np.random.default_rng(5)
+    x = tf.constant(generator.standard_normal((3, side, side, channels)), tf.float32)
+    kernel = tf.constant(generator.standard_normal((size, size, channels, 5)), tf.float32)
+    results = []
+    for convolution in (network._convolution, lambda *a: tf.nn.conv2d(*a, padding="VALID")):
+        with tf.GradientTape() as tape:
+            tape.watch([x, kernel])
+            y = convolution(x, kernel, stride)
+            loss = tf.reduce_sum(tf.sin(y))
+        results.append((y, *tape.gradient(loss, [x, kernel])))
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3)
+
+
+def test_a_convolution_of_bytes_has_the_gradient_of_its_kernel_alone() -> None:
+    """Parity: bytes are what they are as floats; nothing can be asked of them but to stay."""
+    bytes_ = tf.constant(np.random.default_rng(6).integers(0, 256, (2, 84, 84, 4)), tf.uint8)
+    kernel = tf.constant(np.random.default_rng(7).standard_normal((8, 8, 4, 3)), tf.float32)
+    results = []
+    for x in (bytes_, tf.cast(bytes_, tf.float32)):
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            loss = tf.reduce_sum(tf.sin(network._convolution(x, kernel, 4) / 1000))
+        results.append(tape.gradient(loss, kernel))
+    np.testing.assert_array_equal(*results)
+
+
 def test_matmul_gradient_agrees_with_finite_differences() -> None:
     """Analytic: float64 central differences of a curved function of the product."""
     generator = np.random.default_rng(4)

@@ -184,7 +184,7 @@ def test_nothing_but_our_own_lines_is_printed(finished):
     patterns = [
         "run folder: run",
         "starting TensorFlow and 1 environment processes",
-        "tracing 1 workers' networks",
+        "tracing the network's functions",
         r"traced in [\d.]+ s",
         "checkpoint before the first update: run/checkpoints/ckpt-0",
         r"600 steps  \d+ steps/s  \d+ games  last 100: [\d.]+",

@@ -20,6 +20,7 @@ from a3c.worker import (
     Measurement,
     Report,
     Rollout,
+    Traced,
     Worker,
 )
 from tests.fakes import BanditEnvs, NumberedEnvs
@@ -63,7 +64,16 @@ def make_local(
     hyperparameters: Hyperparameters = HYPERPARAMETERS,
     **options: bool,
 ) -> LocalNetwork:
-    return LocalNetwork(
+    return LocalNetwork(shared, make_traced(shared, envs, hyperparameters, **options))
+
+
+def make_traced(
+    shared: SharedState,
+    envs: Any,
+    hyperparameters: Hyperparameters = HYPERPARAMETERS,
+    **options: bool,
+) -> Traced:
+    return Traced(
         shared,
         hyperparameters,
         tf.TensorSpec(envs.observations.shape, envs.observations.dtype),
@@ -74,8 +84,7 @@ def make_local(
 class Crew:
     """Workers over one shared state, their reports, and the event that stops them.
 
-    Worker 0 alone measures, and tracing that takes as long as the rest; so numbers start at 1
-    unless told otherwise.
+    Worker 0 alone measures; numbers start at 1 unless told otherwise.
     """
 
     def __init__(
@@ -89,10 +98,8 @@ class Crew:
         self.shared, self.envs = shared, envs
         self.reports: list[Report] = []
         self.stop = StopFlag()
-        self.locals = [
-            make_local(shared, e, hyperparameters, measures=number == 0)
-            for number, e in enumerate(envs, start=first_number)
-        ]
+        self.traced = make_traced(shared, envs[0], hyperparameters)
+        self.locals = [LocalNetwork(shared, self.traced) for _ in envs]
         self.workers = [
             Worker(
                 number,
@@ -449,12 +456,12 @@ def test_nothing_is_traced_in_a_thousand_updates() -> None:
         3, 1, terminations={(n, 0) for n in range(9, 2000, 20)}, truncations={(15, 0), (1501, 0)}
     )
     crew = crew_of_one(2000, envs, hyperparameters, number=0)
-    n_traces = crew.locals[0].n_traces
+    n_traces = crew.traced.n_traces
     assert n_traces == 3  # act (which evaluates last observations too), learn, measure
     crew.run()
     assert crew.shared.counters.read().updates == 1000
     assert len(crew.of_kind(Measurement)) == 10
-    assert crew.locals[0].n_traces == n_traces
+    assert crew.traced.n_traces == n_traces
 
 
 def test_one_worker_repeats_bit_for_bit_measured_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -727,7 +734,7 @@ def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
     """Parity: every figure against float64, gradients and activations too; no weight and no statistic moves."""
     h = HYPERPARAMETERS._replace(entropy_bonus=0.3)
     shared = make_shared(100)
-    local = make_local(shared, NumberedEnvs(4, 2), h, measures=True, detailed=True)
+    local = make_local(shared, NumberedEnvs(4, 2), h, detailed=True)
     before = [
         v.numpy()
         for v in (*shared.weights.values(), *shared.mean_squares.values(), *local.weights.values())
@@ -795,14 +802,8 @@ def test_measuring_an_image_network_adds_up_the_parts() -> None:
         np.ones((1, 1), np.float32),
     )
     shared = make_shared(100, shapes=shapes)
-    local = LocalNetwork(
-        shared,
-        h,
-        tf.TensorSpec((2, 1, 84, 84, 4), tf.uint8),
-        compile_act=False,
-        measures=True,
-        detailed=True,
-    )
+    spec = tf.TensorSpec((2, 1, 84, 84, 4), tf.uint8)
+    local = LocalNetwork(shared, Traced(shared, h, spec, compile_act=False, detailed=True))
     scalars, gradients, activations = local.measure(rollout)
     norm = np.sqrt(sum((g.numpy().astype(float) ** 2).sum() for g in gradients.values()))
     np.testing.assert_allclose(scalars["loss/grads_norm_combined"], norm, rtol=1e-4)
@@ -832,12 +833,8 @@ def dumped(text: str) -> list[tuple[int, str, str, np.ndarray]]:
 
 def debug_crew(steps: int, envs: NumberedEnvs, debug: bool = True) -> tuple[Crew, list[tuple]]:
     crew = crew_of_one(steps, envs)
-    local = LocalNetwork(
-        crew.shared,
-        HYPERPARAMETERS,
-        tf.TensorSpec(envs.observations.shape, tf.float32),
-        debug=debug,
-    )
+    traced = make_traced(crew.shared, envs, compile_act=True, debug=debug)
+    local = LocalNetwork(crew.shared, traced)
     calls = record_all(local)
     crew.workers[0]._local = crew.locals[0] = local
     return crew, calls
