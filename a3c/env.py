@@ -24,10 +24,11 @@ import numpy as np
 from ale_py.env import AtariEnv
 from gymnasium.wrappers import DtypeObservation
 
-from a3c import debug_wrappers, preprocessing, seeding
+from a3c import debug_wrappers, preprocessing, screen, seeding
 from a3c.env_process import Answer, EnvProcess, SharedObservations
 from a3c.monitor import Monitor
 
+ATARI = "ale_py.env:AtariEnv"
 SUPPORTED = (
     "supported are discrete actions with either Atari frames (*NoFrameskip-v4, ALE/*-v5) "
     "or vector observations (a Box of floats of one dimension)"
@@ -114,13 +115,20 @@ def _preprocess(
     env: gymnasium.Env, settings: EnvSettings, n_noops: Iterator[int], monitor: Monitor
 ) -> gymnasium.Env:
     emulator: Any = env.unwrapped
+    in_numbers = False
+    if _is_atari(env):
+        # What looks at colours needs RGB, and so do the games whose colours screen.py does not have.
+        plain = settings.preprocessing == "generic" and not settings.number_frames
+        in_numbers = plain and screen.has_ntsc_colours(emulator.ale)
+        layer = screen.ColourNumbers if in_numbers else screen.Rgb
+        env = layer(env, emulator.ale)
     if settings.number_frames:
         env = debug_wrappers.NumberFrames(env)
     env = preprocessing.RandomStart(env, n_noops)
     if settings.preprocessing == "pong":
         env = preprocessing.ExtractPongFeatures(env)
     else:
-        env = preprocessing.Max(env)
+        env = preprocessing.Max(env, screen.luminance_of_maximum if in_numbers else np.maximum)
         env = preprocessing.ExtractLuminanceAndScale(env)
     env = preprocessing.FrameSkip(env, on_decision=monitor.count_decision)
     env = preprocessing.FrameStack(env)
@@ -170,7 +178,11 @@ def _make_base(env_id: str) -> gymnasium.Env:
     spec.order_enforce = False
     spec.disable_env_checker = True
     kwargs: dict[str, Any] = {}
-    if spec.entry_point == "ale_py.env:AtariEnv":
+    if spec.entry_point == ATARI:
+        if spec.kwargs.get("obs_type", "rgb") != "rgb":
+            raise UnsupportedEnv(f"{env_id} shows no frames: {SUPPORTED}")
+        # The cheapest, and nobody sees it: screen.py takes the screen from the emulator itself.
+        kwargs["obs_type"] = "ram"
         if spec.namespace == "ALE":
             kwargs["frameskip"] = 1
         elif spec.kwargs.get("frameskip") != 1:
@@ -200,10 +212,9 @@ def _check_supported(settings: EnvSettings, env: gymnasium.Env) -> bool:
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
         raise UnsupportedEnv(f"{settings.env_id} has actions {actions}: {SUPPORTED}")
-    is_box = isinstance(observations, gymnasium.spaces.Box)
-    shape = observations.shape if is_box and observations.shape is not None else ()
-    is_vector = len(shape) == 1 and np.issubdtype(observations.dtype, np.floating)
-    is_frame = len(shape) == 3 and shape[2] == 3 and observations.dtype == np.uint8
+    shape, dtype = _shape_and_dtype(env)
+    is_vector = len(shape) == 1 and np.issubdtype(dtype, np.floating)
+    is_frame = len(shape) == 3 and shape[2] == 3 and dtype == np.uint8
     if not is_vector and not (is_frame and _is_like_atari(env.unwrapped)):
         raise UnsupportedEnv(f"{settings.env_id} has observations {observations}: {SUPPORTED}")
     if settings.preprocessing == "pong" and shape != (210, 160, 3):
@@ -211,6 +222,21 @@ def _check_supported(settings: EnvSettings, env: gymnasium.Env) -> bool:
             f"--preprocessing pong is for frames of Pong, not for {settings.env_id}'s observations"
         )
     return is_frame
+
+
+def _shape_and_dtype(env: gymnasium.Env) -> tuple[tuple[int, ...], Any]:
+    """Of observations as our layers see them; no shape where there are no arrays."""
+    if _is_atari(env):
+        emulator: Any = env.unwrapped
+        return (*emulator.ale.getScreenDims(), 3), np.uint8
+    if isinstance(env.observation_space, gymnasium.spaces.Box):
+        return env.observation_space.shape, env.observation_space.dtype
+    return (), None
+
+
+def _is_atari(env: gymnasium.Env) -> bool:
+    """Return whether this is a game of the emulator as it is, with nothing of others' around it."""
+    return env.spec is not None and env.spec.entry_point == ATARI
 
 
 def _is_like_atari(emulator: Any) -> bool:

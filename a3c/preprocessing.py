@@ -100,10 +100,18 @@ class RandomStart(gymnasium.Wrapper):
 
 
 class Max(gymnasium.Wrapper):
-    """The pixelwise maximum of each frame and the one before it: Atari sprites flicker."""
+    """The pixelwise maximum of each frame and the one before it: Atari sprites flicker.
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    `maximum` makes it of two frames as the layer below hands them on; for RGB, plainly.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        maximum: Callable[[np.ndarray, np.ndarray], np.ndarray] = np.maximum,
+    ) -> None:
         super().__init__(env)
+        self._maximum = maximum
         self._newest: np.ndarray = np.empty(0)
 
     def reset(
@@ -116,18 +124,18 @@ class Max(gymnasium.Wrapper):
             n_noops=lambda: 1,
         )
         self._newest = second
-        return functools.partial(np.maximum, first, second), info
+        return functools.partial(self._maximum, first, second), info
 
     def step(self, action: Any) -> Step:
         """Step one frame."""
         before = self._newest
         self._newest, reward, terminated, truncated, info = self.env.step(action)
-        pixels = functools.partial(np.maximum, before, self._newest)
+        pixels = functools.partial(self._maximum, before, self._newest)
         return pixels, reward, terminated, truncated, info
 
 
 class ExtractLuminanceAndScale(gymnasium.Wrapper):
-    """Luminance of a deferred RGB image, scaled to 84x84, deferred in turn."""
+    """Luminance of a deferred image, scaled to 84x84, deferred in turn."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -291,9 +299,12 @@ class ClipRewards(gymnasium.Wrapper):
         return observation, min(max(float(reward), -1.0), 1.0), terminated, truncated, info
 
 
-def luminance_and_scale(rgb: np.ndarray) -> np.ndarray:
-    """Return the luminance of an RGB image, (height, width, 3), as (84, 84), bilinear."""
-    gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+def luminance_and_scale(image: np.ndarray) -> np.ndarray:
+    """Return the luminance of an RGB image, (height, width, 3), as (84, 84), bilinear.
+
+    What has no colours, (height, width), is luminance already.
+    """
+    gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
     return cv2.resize(gray, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
 
 

@@ -135,6 +135,7 @@ def test_order_of_the_layers():
         "ExtractLuminanceAndScale",
         "Max",
         "RandomStart",
+        "ColourNumbers",
         "SeedGames",
         "Monitor",
     ]
@@ -148,6 +149,7 @@ def test_order_of_the_layers():
         "ExtractPongFeatures",
         "RandomStart",
         "NumberFrames",
+        "Rgb",
         "SeedGames",
         "Monitor",
     ]
@@ -171,6 +173,7 @@ def test_order_of_the_layers():
         (TOY + "Dictionary-v0", "observations Dict.*supported are"),
         (TOY + "Bytes-v0", "observations Box.*supported are"),
         (TOY + "Camera-v0", "observations Box.*supported are"),
+        (TOY + "RamPong-v0", "shows no frames.*supported are"),
     ],
 )
 def test_what_is_not_supported_is_said_in_one_line(name, reason):
@@ -269,15 +272,16 @@ class Recorder(gymnasium.Wrapper):
         self.games = []
 
     def reset(self, **kwargs):
-        frame, info = self.env.reset(**kwargs)
-        self.games.append([(None, frame.copy(), 0.0, False, inner(self).ale.lives())])
-        return frame, info
+        observation, info = self.env.reset(**kwargs)
+        ale = inner(self).ale
+        self.games.append([(None, ale.getScreenRGB(), 0.0, False, ale.lives())])
+        return observation, info
 
     def step(self, action):
-        frame, reward, terminated, truncated, info = self.env.step(action)
-        ended = terminated or truncated
-        self.games[-1].append((action, frame.copy(), reward, ended, inner(self).ale.lives()))
-        return frame, reward, terminated, truncated, info
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        ended, ale = terminated or truncated, inner(self).ale
+        self.games[-1].append((action, ale.getScreenRGB(), reward, ended, ale.lives()))
+        return observation, reward, terminated, truncated, info
 
 
 def replay_by_hand(games, n_noops):

@@ -20,8 +20,9 @@ ALLOWED: dict[str, set[str]] = {
     "preprocessing": set(),
     "debug_wrappers": set(),
     "monitor": set(),
+    "screen": set(),
     "env_process": {"monitor"},
-    "env": {"preprocessing", "debug_wrappers", "monitor", "env_process", "seeding"},
+    "env": {"preprocessing", "debug_wrappers", "monitor", "screen", "env_process", "seeding"},
     # the network side
     "network": set(),
     "losses": set(),
@@ -37,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 ALLOWED["training"] = set(ALLOWED)
 
-ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "env_process", "env"}
+ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "screen", "env_process", "env"}
 NETWORK_SIDE = {
     *("network", "losses", "optimizer", "logs", "debug_dump", "stopping"),
     *("shared", "checkpoint", "worker"),

@@ -264,16 +264,12 @@ def _register() -> None:
         max_episode_steps=3,
         kwargs={"length": 1000},
     )
-    gymnasium.register(
-        "toys/ShortPong-v0",
-        "ale_py.env:AtariEnv",
-        kwargs={
-            "game": "pong",
-            "frameskip": 1,
-            "repeat_action_probability": 0.0,
-            "max_num_frames_per_episode": 150,
-        },
-    )
+    pong = {"game": "pong", "frameskip": 1, "repeat_action_probability": 0.0}
+    for name, more in {
+        "ShortPong-v0": {"max_num_frames_per_episode": 150},
+        "RamPong-v0": {"obs_type": "ram"},
+    }.items():
+        gymnasium.register(f"toys/{name}", "ale_py.env:AtariEnv", kwargs=pong | more)
 
 
 _register()
