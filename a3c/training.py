@@ -5,6 +5,8 @@ writes a row of figures every wake interval and a checkpoint every checkpoint in
 """
 
 import collections
+import contextlib
+import ctypes
 import dataclasses
 import math
 import pathlib
@@ -49,6 +51,7 @@ def train(
 ) -> int:
     """Train until the run has its steps or is stopped; returns the exit status."""
     _configure_tensorflow()
+    _keep_freed_memory()
     counts = Counts(**restore_from.counters) if restore_from else Counts()
     log = logs.RunLog(folder, counts.steps, params.n_steps)
     try:
@@ -75,6 +78,20 @@ def _configure_tensorflow() -> None:
     """
     tf.config.threading.set_inter_op_parallelism_threads(-1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep the large blocks that TensorFlow frees, for the next update to take again.
+
+    Given back to the system, they came back as fresh pages that it zeroes first: a sixth of the
+    time of an update of `small` with 8 environments. It takes both settings; either alone is worse
+    than none.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # mallopt's names for them
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # where there is no glibc
+        libc = ctypes.CDLL(None)
+        libc.mallopt(trim_threshold, 2**30)
+        libc.mallopt(mmap_threshold, 2**25)  # the most that it takes
 
 
 def _build_shared(params: Params, subject: Subject, counters: Counters) -> SharedState:
