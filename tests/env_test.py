@@ -8,12 +8,10 @@ import subprocess
 import sys
 from typing import Any
 
-import cv2
 import gymnasium
 import numpy as np
 import pytest
 
-from a3c import env as env_module
 from a3c import seeding
 from a3c.env import EnvProcesses, EnvSettings, UnsupportedEnv, describe_env, make_env
 from a3c.monitor import Monitor
@@ -259,100 +257,6 @@ def test_atari_is_seeded_once(monkeypatch):
         env.reset()
     assert seeds[0] is not None
     assert seeds[1:] == [None, None]
-
-
-# By hand
-
-
-class Recorder(gymnasium.Wrapper):
-    """Below every layer: all that the emulator was told and gave back."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        self.games = []
-
-    def reset(self, **kwargs):
-        observation, info = self.env.reset(**kwargs)
-        ale = inner(self).ale
-        self.games.append([(None, ale.getScreenRGB(), 0.0, False, ale.lives())])
-        return observation, info
-
-    def step(self, action):
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        ended, ale = terminated or truncated, inner(self).ale
-        self.games[-1].append((action, ale.getScreenRGB(), reward, ended, ale.lives()))
-        return observation, reward, terminated, truncated, info
-
-
-def replay_by_hand(games, n_noops):
-    """Every (observation, reward, end of an episode) that the agent should have seen."""
-    seen = []
-    for game, start in zip(games, n_noops, strict=False):
-        frames = [frame for _, frame, _, _, _ in game]
-        rewards = [reward for _, _, reward, _, _ in game]
-        lives = [left for _, _, _, _, left in game]
-        last = len(game) - 1
-        decided = list(range(start + 13, last, 4))  # the last frame before each decision
-        ends = [min(frame + 4, last) for frame in decided]
-        for before, after in [(None, start + 13), *zip(decided, ends, strict=True)]:
-            pairs = [after, *(frame for frame in reversed(decided) if frame < after)]
-            pairs += [start + 9, start + 5, start + 1]
-            stack = []
-            for newest in reversed(pairs[:4]):
-                rgb = np.where(
-                    frames[newest] > frames[newest - 1], frames[newest], frames[newest - 1]
-                )
-                gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
-                stack.append(cv2.resize(gray, (84, 84), interpolation=cv2.INTER_LINEAR))
-            observation = np.stack(stack, axis=-1)
-            if before is None:
-                seen.append((observation, None, None))
-            else:
-                reward = float(np.clip(sum(rewards[before + 1 : after + 1]), -1, 1))
-                ended = game[after][3] or lives[after] < lives[before]
-                seen.append((observation, reward, ended))
-    return seen
-
-
-@pytest.mark.parametrize("name", ATARI)
-def test_replay_by_hand(name, monkeypatch):
-    """Parity: 300 decisions recorded below all layers and computed anew, equal to the pixel."""
-    make_base = env_module._make_base
-    monkeypatch.setattr(env_module, "_make_base", lambda name: Recorder(make_base(name)))
-    env = make_env(EnvSettings(name, seed=4), worker=2, env=1)
-    recorder = next(layer for layer in layers(env) if isinstance(layer, Recorder))
-    rng = np.random.default_rng(0)
-    observation, _ = env.reset()
-    seen = [(observation, None, None)]
-    n_games = 1
-    for step in range(300):
-        action = int(rng.integers(inner(env).action_space.n))
-        observation, reward, terminated, truncated, _ = env.step(action)
-        seen.append((observation, reward, terminated or truncated))
-        assert recorder.games[-1][-1][0] == action
-        if terminated or truncated or step == 200:
-            # Also a reset in mid-game, where no life was lost, as at the end of a run.
-            after_reset, _ = env.reset()
-            if len(recorder.games) > n_games:
-                n_games += 1
-                seen.append((after_reset, None, None))
-            else:
-                np.testing.assert_array_equal(after_reset, observation)
-    n_noops = [
-        np.random.default_rng(np.random.SeedSequence(4, spawn_key=(2, 2, 1, game))).integers(31)
-        for game in range(n_games)
-    ]
-    for game, start in zip(recorder.games, n_noops, strict=True):
-        assert {action for action, *_ in game[1 : start + 14]} == {0}
-    expected = replay_by_hand(recorder.games, n_noops)
-    assert len(seen) == len(expected)
-    for step, (actual, by_hand) in enumerate(zip(seen, expected, strict=True)):
-        np.testing.assert_array_equal(actual[0], by_hand[0], err_msg=f"observation {step}")
-        assert actual[1:] == by_hand[1:], step
-    assert n_games > 1
-    if name.startswith("Breakout"):
-        lost_lives = sum(bool(ended) for _, _, ended in seen)
-        assert lost_lives > n_games
 
 
 # A worker's environments

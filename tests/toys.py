@@ -251,6 +251,12 @@ def _register() -> None:
         "ShortNumbers-v0": {"game_lengths": (90,)},
         "TruncatedNumbers-v0": {"game_lengths": (64,), "truncates": True},
         "NumbersWithLives-v0": {"game_lengths": (90,), "n_lives": 3, "frames_per_life": 30},
+        # Games that end within the no-ops of their start (13 to 43 frames) among others.
+        "DiesEarly-v0": {
+            "game_lengths": (1, 70, 13, 5, 60, 44, 12, 40, 43, 90),
+            "n_lives": 3,
+            "frames_per_life": 20,
+        },
     }
     for name, kwargs in variants.items():
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
@@ -264,12 +270,13 @@ def _register() -> None:
         max_episode_steps=3,
         kwargs={"length": 1000},
     )
-    pong = {"game": "pong", "frameskip": 1, "repeat_action_probability": 0.0}
-    for name, more in {
-        "ShortPong-v0": {"max_num_frames_per_episode": 150},
-        "RamPong-v0": {"obs_type": "ram"},
-    }.items():
-        gymnasium.register(f"toys/{name}", "ale_py.env:AtariEnv", kwargs=pong | more)
+    for name, game, sticky_actions, more in (
+        ("ShortPong", "pong", 0.0, {"max_num_frames_per_episode": 150}),
+        ("ShortBreakout", "breakout", 0.25, {"max_num_frames_per_episode": 500}),
+        ("RamPong", "pong", 0.0, {"obs_type": "ram"}),
+    ):
+        kwargs = {"game": game, "frameskip": 1, "repeat_action_probability": sticky_actions}
+        gymnasium.register(f"toys/{name}-v0", "ale_py.env:AtariEnv", kwargs=kwargs | more)
 
 
 _register()

@@ -1,0 +1,240 @@
+"""The layers of preprocessing against tests/replay_by_hand.py, which does all of it slowly and from raw frames."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from a3c.env import EnvProcesses, EnvSettings, describe_env
+from tests import replay_by_hand
+from tests.replay_by_hand import ROOT, ByHand, Row, play
+from tests.toys import numbered_frame
+
+TOY = "tests.toys:toys/"
+GAMES = ["Pong", "Breakout", "SpaceInvaders", "Qbert", "BeamRider"]
+
+
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("name", ["{}NoFrameskip-v4", "ALE/{}-v5"])
+def test_a_game_is_the_same_by_hand(game: str, name: str) -> None:
+    """Parity: 1,500 decisions of random play, every pixel, reward, end and monitor row; with lives lost, ended games
+    and random starts, and one game broken off."""
+    number = GAMES.index(game)
+    by_hand = play(name.format(game), 1500, seed=2, worker=number, env=2, reset_at=20)
+    assert len(by_hand.rows) >= 1
+    assert (by_hand.n_lives_lost > 0) == (game != "Pong")
+
+
+def test_games_that_end_in_the_no_ops_of_their_start() -> None:
+    """Parity: a toy of which some games end within the first 43 frames; each leaves a row of no decisions."""
+    by_hand = play(TOY + "DiesEarly-v0", 300, reset_at=150)
+    assert by_hand.n_false_starts >= 4
+    assert Row(1.0, 0) in by_hand.rows
+    assert Row(sum(range(91)), 0) not in by_hand.rows
+    assert by_hand.n_lives_lost > 10
+
+
+@pytest.mark.parametrize("name", ["ShortPong-v0", "ShortBreakout-v0", "TruncatedNumbers-v0"])
+def test_a_time_limit_truncates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parity: the emulator's limit of 150 or 500 frames (the latter with sticky actions), and a toy's of 64."""
+    truncated = record_truncations(monkeypatch)
+    by_hand = play(TOY + name, 300)
+    assert len(truncated) == len(by_hand.rows) - by_hand.n_false_starts >= 2
+    assert (by_hand.n_lives_lost > 0) == (name == "ShortBreakout-v0")
+
+
+def record_truncations(monkeypatch: pytest.MonkeyPatch) -> list[replay_by_hand.Seen]:
+    """The truncated steps that will be worked out by hand; none may be terminated as well."""
+    truncated = []
+    step = ByHand.step
+
+    def recording(self: ByHand, action: int) -> replay_by_hand.Seen:
+        seen = step(self, action)
+        if seen.truncated:
+            assert not seen.terminated
+            truncated.append(seen)
+        return seen
+
+    monkeypatch.setattr(ByHand, "step", recording)
+    return truncated
+
+
+# (id, decisions, settings other than the default, what must have come up)
+IN_PROCESSES = [
+    ("BreakoutNoFrameskip-v4", 350, {}, "lives games"),
+    ("ALE/SpaceInvaders-v5", 60, {"clip_rewards": False}, ""),
+    (TOY + "ShortBreakout-v0", 250, {"end_on_life_loss": False}, "games truncations"),
+    (TOY + "ShortBreakout-v0", 250, {}, "lives games truncations"),
+    (TOY + "TruncatedNumbers-v0", 100, {}, "games truncations"),
+    (TOY + "DiesEarly-v0", 150, {}, "lives games"),
+]
+
+
+@pytest.mark.parametrize(("env_id", "n_steps", "settings", "needed"), IN_PROCESSES)
+def test_what_a_worker_gets(env_id: str, n_steps: int, settings: dict, needed: str) -> None:
+    """Parity: two environments in processes: slots, final observations, rewards, ends, games and frames."""
+    made = EnvSettings(env_id, 7, **settings)
+    by_hand = [
+        ByHand(
+            *(env_id, 7, 3, env, first_game),
+            clips=made.clip_rewards,
+            ends_on_life_loss=made.end_on_life_loss,
+        )
+        for env, first_game in enumerate([0, 5])
+    ]
+    envs = EnvProcesses(made, 3, 2, describe_env(made), n_slots=3, first_games=[0, 5])
+    try:
+        compare_processes(envs, by_hand, n_steps, needed)
+    finally:
+        envs.close()
+
+
+def compare_processes(envs: EnvProcesses, by_hand: list[ByHand], n_steps: int, needed: str) -> None:
+    actions_of = np.random.default_rng(7)
+    envs.reset(slot=2)
+    for k, one in enumerate(by_hand):
+        np.testing.assert_array_equal(envs.observations[2, k], one.reset().observation)
+    rows: list[list[Row]] = [[], []]
+    n_truncations = 0
+    for step in range(n_steps):
+        slot = step % 3
+        actions = actions_of.integers(by_hand[0].emulator.n_actions, size=2)
+        result = envs.step(actions, slot)
+        assert result.rewards.dtype == np.float32
+        for k, one in enumerate(by_hand):
+            expected = one.step(int(actions[k]))
+            got = result.rewards[k], result.terminated[k], result.truncated[k]
+            assert got == expected[1:], f"step {step}"
+            if expected.truncated:
+                # Read after the reset, which must not have overwritten it.
+                np.testing.assert_array_equal(envs.final_observations[k], expected.observation)
+                n_truncations += 1
+            if expected.terminated or expected.truncated:
+                first_again = one.reset()
+                if expected.truncated:
+                    assert (first_again.observation != expected.observation).any()
+                expected = first_again
+            np.testing.assert_array_equal(
+                envs.observations[slot, k], expected.observation, err_msg=f"step {step}"
+            )
+        for game in result.games:
+            assert game.worker == 3
+            rows[game.env].append(Row(game.score, game.length))
+        assert envs.n_frames == sum(one.n_frames for one in by_hand)
+    assert rows == [one.rows for one in by_hand]
+    assert ("games" in needed) <= any(rows)
+    assert ("lives" in needed) <= (by_hand[0].n_lives_lost > 0)
+    assert ("truncations" in needed) == (n_truncations > 0)
+
+
+# What is not worked out by hand there
+
+
+def test_the_image_by_plain_arithmetic() -> None:
+    """Parity: OpenCV's two functions, which the replay uses, against the formulas, within a rounding or two."""
+    emulator = replay_by_hand.bare_emulator("SpaceInvadersNoFrameskip-v4")
+    emulator.reset(0)
+    random = np.random.default_rng(0).integers(0, 256, (210, 160, 3), np.uint8)
+    for rgb in (emulator.act(0).rgb, random, numbered_frame(37)):
+        by_hand = ByHand(TOY + "Numbers-v0", 0)
+        by_hand._frames = [replay_by_hand.Frame(rgb, 0.0, 0, False, False)] * 2
+        gray = rgb @ np.array([0.299, 0.587, 0.114])
+        expected = along(along(gray, 84).T, 84).T
+        np.testing.assert_allclose(by_hand._image(1), expected, atol=1.6)
+    assert expected.max() > 200
+
+
+def along(rows: np.ndarray, n: int) -> np.ndarray:
+    """Rows scaled to `n`, each at its centre's place between the two nearest, weighed by nearness."""
+    places = (np.arange(n) + 0.5) * len(rows) / n - 0.5
+    upper = np.floor(places).astype(int)
+    share = (places - upper)[:, None]
+    return rows[upper] * (1 - share) + rows[upper + 1] * share
+
+
+# That the replay would notice
+
+
+right = ByHand.__dict__.copy()
+
+
+def without_max(self: ByHand, end: int) -> np.ndarray:
+    self._frames[end - 1] = self._frames[end]
+    return right["_image"](self, end)
+
+
+def one_frame_early(self: ByHand, end: int) -> np.ndarray:
+    return right["_image"](self, end - 1)
+
+
+def newest_first(self: ByHand) -> np.ndarray:
+    return right["_observation"](self)[..., ::-1]
+
+
+def other_no_ops(self: ByHand, purpose: int) -> np.random.SeedSequence:
+    return right["_stream"](self, purpose + 1)
+
+
+def without_decisions(self: ByHand) -> Row:
+    return right["_row"](self)._replace(length=0)
+
+
+def without_the_start(self: ByHand) -> Row:
+    decided = self._frames[self._decision_ends[0] + 1 :]
+    return right["_row"](self)._replace(score=sum(frame.reward for frame in decided))
+
+
+WRONG = [
+    ("_image", without_max, "observation"),
+    ("_image", one_frame_early, "observation"),
+    ("_observation", newest_first, "observation"),
+    ("_stream", other_no_ops, "observation"),
+    ("_row", without_decisions, "monitor rows"),
+    ("_row", without_the_start, "monitor rows"),
+]
+
+
+@pytest.mark.parametrize(("piece", "wrong", "difference"), WRONG)
+def test_a_wrong_replay_is_noticed(
+    piece: str, wrong: Callable, difference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Analytic: negative control; each piece of the work by hand counts."""
+    monkeypatch.setattr(ByHand, piece, wrong)
+    with pytest.raises(AssertionError, match=difference):
+        play(TOY + "NumbersWithLives-v0", 50)
+
+
+@pytest.mark.parametrize("rule", ["clips", "ends_on_life_loss"])
+def test_a_rule_left_out_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analytic: negative control; rewards that are not clipped, episodes that go on over lost lives."""
+    monkeypatch.setitem(ByHand.__init__.__kwdefaults__, rule, False)
+    with pytest.raises(AssertionError, match="instead of"):
+        play(TOY + "NumbersWithLives-v0", 50)
+
+
+def test_other_sticky_actions_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analytic: negative control; with another seed for the emulator, only v5's sticky actions differ."""
+    monkeypatch.setattr(replay_by_hand, "EMULATOR", 4)
+    play("PongNoFrameskip-v4", 60)
+    with pytest.raises(AssertionError, match="step"):
+        play("ALE/Pong-v5", 60)
+
+
+def test_as_a_program() -> None:
+    """Analytic: run from its own folder, it plays any id and says what it saw."""
+    arguments = [sys.executable, "replay_by_hand.py", "SeaquestNoFrameskip-v4", "--steps", "10"]
+    folder = ROOT / "tests"
+    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True)
+    assert "frames and 0 lost lives, the same by hand" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_difference_fails_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Analytic: exit code 1 and the first step that differs."""
+    monkeypatch.setitem(ByHand.__init__.__kwdefaults__, "clips", False)
+    assert replay_by_hand.main([TOY + "Numbers-v0", "--steps", "3"]) == 1
+    assert "not the same: step 0" in capsys.readouterr().err
