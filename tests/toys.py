@@ -154,6 +154,56 @@ class Side(gymnasium.Env):
         return self._frames[self._side], reward, self.ale.left == 0, False, {}
 
 
+DOT_CYCLE, DOT_VANISHES, DOT_PAYS_FROM = 20, 7, 12
+DOT_PAYS_A_DECISION = 4 * (DOT_CYCLE - DOT_PAYS_FROM) / DOT_CYCLE / 4
+
+
+class Dot(gymnasium.Env):
+    """A dot walks along the diagonal and vanishes; then it pays to name the corner it went to.
+
+    A cycle of 20 frames: in the first 7 the dot walks from the middle, up and left or down and
+    right; from frame 12 on, each frame pays ¼ where the action names the corner (1 or 2). Of these
+    frames, an agent that sees every fourth and the one before it, and acts for four, decides when
+    its newest image has been empty throughout, but the oldest of its four still shows the dot.
+    """
+
+    metadata = {"render_modes": []}
+    action_space = gymnasium.spaces.Discrete(3)
+    observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 3), np.uint8)
+
+    def __init__(self) -> None:
+        self.ale = Lives()
+        self._number = 0
+        self._corner = 0
+
+    def get_action_meanings(self) -> list[str]:
+        return ["NOOP", "UPLEFT", "DOWNRIGHT"]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._number = 0
+        self._corner = int(self.np_random.integers(2))
+        return self._frame(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._number += 1
+        within = self._number % DOT_CYCLE
+        if within == 0:
+            self._corner = int(self.np_random.integers(2))
+        pays = within >= DOT_PAYS_FROM and action == self._corner + 1
+        return self._frame(), 0.25 * pays, False, False, {}
+
+    def _frame(self) -> np.ndarray:
+        frame = np.zeros((84, 84, 3), np.uint8)
+        within = self._number % DOT_CYCLE
+        if within < DOT_VANISHES:
+            place = 36 + (1 + within) * 4 * (2 * self._corner - 1)
+            frame[place : place + 12, place : place + 12] = 255
+        return frame
+
+
 class Vector(gymnasium.Env):
     """Observes (steps of this game, games before it); pays 10 times the action; 5 steps a game."""
 
@@ -260,7 +310,7 @@ def _register() -> None:
     }
     for name, kwargs in variants.items():
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
-    for toy in (Side, Vector, RaisesInInit, LosesConnection, RaisesInStep, HangsInStep):
+    for toy in (Side, Dot, Vector, RaisesInInit, LosesConnection, RaisesInStep, HangsInStep):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
     for toy in (Continuous, FromOne, Dictionary, Bytes, Camera):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
