@@ -24,7 +24,7 @@ python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
 	Name another: make PYTHON=python$(firstword $(1))))
 
-.PHONY: help train test check test-slow format lock clean
+.PHONY: help train test check test-slow mutants format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -43,6 +43,9 @@ check: $(DEV_READY) ## format, lint, types and the fast tests
 
 test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs them once a week
 	$(VENV_PYTHON) -m pytest -m weekly
+
+mutants: $(DEV_READY) ## break a3c/ in every small way and see the tests fail; hours, goes on where it was stopped
+	$(VENV_PYTHON) tests/mutants.py
 
 format: $(DEV_READY) ## rewrite the sources in the project's format
 	$(VENV_PYTHON) -m ruff format .

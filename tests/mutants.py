@@ -1,0 +1,469 @@
+"""Runs the tests against every mutant of a3c/ and keeps a list of which were noticed.
+
+    make mutants                                    all that tests/mutants.txt does not tell yet
+    python3 tests/mutants.py a3c/losses.py          one file, whatever the list has of it
+    python3 tests/mutants.py --survivors a3c/losses.py   what survived, against the tests of today
+    python3 tests/mutants.py --score                the list in figures
+
+A tool of our own, because those that are kept up cost too much here: mutmut forks after the tests
+have run once, TensorFlow's threads and all; cosmic-ray starts a new process for each mutant, which
+is five seconds for loading TensorFlow, and then runs one command for them all.
+
+Here, a process that has loaded TensorFlow but not used it, and so has one thread, is forked for
+each mutant. The tests run in a copy of the tree with the mutant in its place, so that environment
+processes and programs that tests start get it, too. Of the module's tests, those run that entered
+the mutant's function on a run of the right source. One that fails or hangs has noticed the mutant.
+
+The list has a section for each file with the hash of the source it is about; with another source,
+the section is made anew. It is written after every mutant, so a run can be stopped at any time and
+goes on where it was. A mutant that changes nothing that could be seen stands in
+tests/mutants_equivalent.txt, with the reason.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import hashlib
+import json
+import math
+import os
+import pathlib
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "tests" / "mutants.txt"
+EQUIVALENT = ROOT / "tests" / "mutants_equivalent.txt"
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from tests import mutation  # noqa: E402 (needs the path)
+
+# Of these modules every mutant counts; of the others, a sample.
+IN_FULL = ("losses", "optimizer", "monitor", "preprocessing", "shared", "network", "worker")
+SAMPLE_SIZE = 300
+SAMPLE_SEED = 0
+
+# Test files beside a module's own that may notice something.
+MORE_TESTS = {
+    "losses": ("worker",),
+    "optimizer": ("shared", "worker"),
+    "monitor": ("replay_by_hand", "env"),
+    "preprocessing": ("replay_by_hand", "env"),
+    "shared": ("worker", "checkpoint"),
+    "network": ("worker", "checkpoint"),
+    "worker": ("training", "learning"),
+    "env": ("replay_by_hand", "env_process"),
+    "env_process": ("env", "replay_by_hand"),
+    "seeding": ("env", "training"),
+    "debug_wrappers": ("env", "preprocessing"),
+    "run_dir": ("train",),
+    "params": ("train",),
+    "logs": ("training", "train"),
+    "checkpoint": ("training", "train"),
+    "stopping": ("train",),
+    "training": ("train",),
+    "debug_dump": ("worker", "show_debug_data"),
+    "__init__": ("setup", "train"),
+}
+OTHERS_SECONDS = 40
+SUBREAPER = 36  # of prctl: orphans of our processes become our children
+
+
+class Result(NamedTuple):
+    """One line of the list."""
+
+    status: str  # killed, timeout, survived
+    name: str
+    seconds: float
+    by: str  # the test that noticed
+
+
+class Section(NamedTuple):
+    """What the list tells of one file."""
+
+    sha: str
+    n_mutants: int
+    results: dict[str, Result]
+
+
+# The list
+
+
+def read_results(text: str) -> dict[str, Section]:
+    """Return the sections of the list, by file."""
+    sections: dict[str, Section] = {}
+    section = Section("", 0, {})
+    for line in text.splitlines():
+        if line.startswith("== "):
+            path, sha, n_mutants = line[3:].split()[:3]
+            section = sections[path] = Section(sha, int(n_mutants), {})
+        elif line and not line.startswith("#"):
+            status, seconds, by, name = line.split(maxsplit=3)
+            section.results[name] = Result(status, name, float(seconds), by)
+    return sections
+
+
+def write_results(sections: dict[str, Section], equivalent: dict[str, str]) -> str:
+    """Return the list's text."""
+    lines = ["# Made by `make mutants`; see tests/mutants.py. Status, seconds, test, mutant."]
+    lines += [f"# {line}" for line in score(sections, equivalent)]
+    for path, section in sorted(sections.items()):
+        lines += ["", f"== {path} {section.sha} {section.n_mutants} mutants"]
+        for result in section.results.values():
+            lines.append(f"{result.status:8} {result.seconds:6.1f} {result.by} {result.name}")
+    return "\n".join(lines) + "\n"
+
+
+def read_equivalent(text: str) -> dict[str, str]:
+    """Return the reasons, by file and mutant: a line `path: mutant`, below it the reason."""
+    reasons = {}
+    for block in text.split("\n\n"):
+        lines = [line for line in block.splitlines() if not line.startswith("#")]
+        if lines:
+            assert len(lines) > 1, f"{lines[0]}: no reason"
+            reasons[lines[0]] = " ".join(line.strip() for line in lines[1:])
+    return reasons
+
+
+def score(sections: dict[str, Section], equivalent: dict[str, str]) -> Iterator[str]:
+    """Yield what share of the mutants was noticed, file by file and in all."""
+    totals = {True: [0, 0, 0, 0], False: [0, 0, 0, 0]}
+    for path, section in sorted(sections.items()):
+        run = section.results.values()
+        noticed = sum(result.status != "survived" for result in run)
+        excused = sum(
+            result.status == "survived" and f"{path}: {result.name}" in equivalent for result in run
+        )
+        figures = [noticed, len(run) - excused, excused, len(run)]
+        total = totals[pathlib.Path(path).stem in IN_FULL]
+        total[:] = [a + b for a, b in zip(total, figures, strict=True)]
+        yield f"{path}: {_figures(*figures)} of {section.n_mutants}"
+    if totals[True][3]:
+        yield f"in full: {_figures(*totals[True])}"
+    if totals[False][3]:
+        noticed, n, *_ = totals[False]
+        low, high = wilson(noticed, n)
+        yield f"sampled: {_figures(*totals[False])}; 95 % interval {low:.1%} to {high:.1%}"
+
+
+def _figures(noticed: int, n: int, excused: int, n_run: int) -> str:
+    share = f" = {noticed / n:.1%}" if n else ""
+    return f"{noticed} of {n} noticed{share}, {excused} equivalent, {n_run} run"
+
+
+def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Return Wilson's interval for a share of k in n."""
+    centre = (k + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(k * (n - k) / n + z * z / 4)
+    return centre - half, centre + half
+
+
+# What to run
+
+
+def sources() -> dict[str, str]:
+    """Return every source of a3c/, by path."""
+    return {f"a3c/{path.name}": path.read_text() for path in sorted(ROOT.glob("a3c/*.py"))}
+
+
+def sha_of(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+def sampled(all_sources: dict[str, str]) -> dict[str, set[str]]:
+    """Return the names of the mutants to run of each file: all, or those of the sample."""
+    names = {
+        path: [mutant.name for mutant in mutation.mutants_of(source)]
+        for path, source in all_sources.items()
+    }
+    rest = [
+        (path, name)
+        for path in names
+        if pathlib.Path(path).stem not in IN_FULL
+        for name in names[path]
+    ]
+    # Ranks by hash: a change to one file leaves the sample of the others nearly as it was.
+    rest.sort(key=lambda pair: sha_of(f"{SAMPLE_SEED} {pair}"))
+    chosen = set(rest[:SAMPLE_SIZE])
+    return {
+        path: {
+            name
+            for name in names[path]
+            if pathlib.Path(path).stem in IN_FULL or (path, name) in chosen
+        }
+        for path in names
+    }
+
+
+def files_of_tests(path: str) -> list[str]:
+    """Return the test files of a source, its own first."""
+    module = pathlib.Path(path).stem
+    files = [f"tests/{name}_test.py" for name in (module, *MORE_TESTS.get(module, ()))]
+    return [file for file in files if (ROOT / file).exists()]
+
+
+# Running
+
+
+class Outcome(NamedTuple):
+    """How one run of tests ended."""
+
+    code: int | None  # pytest's, or None where it took too long
+    failed: str  # the first test that failed
+    seconds: float
+
+
+class Plugin:
+    """Notes for each test how long it took and which marked functions it entered."""
+
+    def __init__(self, out: pathlib.Path) -> None:
+        self.out = out
+        self.failed = ""
+        self.seconds: dict[str, float] = {}
+        self.entered: dict[str, list[str]] = {}
+        self._now: set[str] = set()
+
+    def mark(self, function: str) -> None:
+        self._now.add(function)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+            self.write()
+        if report.when == "teardown":
+            self.entered[report.nodeid] = sorted(self._now)
+            self._now.clear()
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed and not self.failed:
+            self.failed = f"{report.nodeid}(import)"
+
+    def write(self) -> None:
+        told = {"failed": self.failed, "seconds": self.seconds, "entered": self.entered}
+        self.out.write_text(json.dumps(told))
+
+
+class Workshop:
+    """A copy of the tree in which files are changed and tests run."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        files = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True)
+        for name in files.stdout.splitlines():
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+        self._time = 1_000_000_000
+
+    def put(self, path: str, source: str) -> None:
+        """Write a file, with a time of its own, by which cached bytecode of another is known."""
+        self._time += 10
+        (self.folder / path).write_text(source)
+        os.utime(self.folder / path, (self._time, self._time))
+
+    def run(
+        self, tests: Iterable[str], seconds: float, marks: bool = False
+    ) -> tuple[Outcome, dict]:
+        """Run tests until one fails, in a fork of this process."""
+        out = self.folder / "outcome.json"
+        out.unlink(missing_ok=True)
+        start = time.monotonic()
+        assert len(os.listdir("/proc/self/task")) == 1, "TensorFlow's threads would be missing"
+        pid = os.fork()
+        if pid == 0:
+            self._child(list(tests), out, marks)
+        try:
+            code = self._wait(pid, seconds)
+        finally:
+            end_children()
+        told = json.loads(out.read_text()) if out.exists() else {"failed": ""}
+        return Outcome(code, told["failed"] or "-", time.monotonic() - start), told
+
+    def _child(self, tests: list[str], out: pathlib.Path, marks: bool) -> None:
+        code = 99
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.setsid()
+            os.chdir(self.folder)
+            sys.path[0] = str(self.folder)
+            for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "a3c")]:
+                del sys.modules[name]
+            log = os.open(self.folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for descriptor in (1, 2):
+                os.dup2(log, descriptor)
+            import builtins
+
+            import pytest
+
+            plugin = Plugin(out)
+            builtins.mutants_mark = plugin.mark  # type: ignore[attr-defined]
+            options = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short"]
+            code = int(pytest.main([*options, *([] if marks else ["-x"]), *tests], [plugin]))
+            plugin.write()
+        finally:
+            os._exit(code)
+
+    def _wait(self, pid: int, seconds: float) -> int | None:
+        """Return the exit code; None, and the process killed, if it takes longer."""
+        descriptor = os.pidfd_open(pid)
+        try:
+            ended = select.select([descriptor], [], [], seconds)[0]
+        finally:
+            os.close(descriptor)
+        if not ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def end_children() -> None:
+    """End all processes that tests have left, in whatever session: orphans come to us."""
+    while True:
+        path = pathlib.Path("/proc/self/task") / str(os.getpid()) / "children"
+        children = [int(pid) for pid in path.read_text().split()]
+        if not children:
+            return
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+class Baseline(NamedTuple):
+    """The tests of one file on the right source."""
+
+    seconds: dict[str, float]
+    entered: dict[str, list[str]]
+
+    def rounds(self, function: str, own_file: str) -> list[list[str]]:
+        """Return the tests that entered the function, those of the module's own file first, and
+        the quickest first in both, and of the others as many as take OTHERS_SECONDS. What no test
+        entered, because it runs in other processes or on import, all may notice."""
+        tests = sorted(self.seconds, key=self.seconds.__getitem__)
+        entered = [test for test in tests if function in self.entered.get(test, ())] or tests
+        own = [test for test in entered if test.startswith(own_file)]
+        others, seconds = [], 0.0
+        for test in entered:
+            seconds += 0.0 if test in own else self.seconds[test]
+            if test not in own and seconds < OTHERS_SECONDS:
+                others.append(test)
+        return [tests for tests in (own, others) if tests]
+
+    def limit(self, tests: Iterable[str]) -> float:
+        """Return how long to wait for tests that took so long: a busy machine is five times slower."""
+        return 60 + 5 * sum(self.seconds[test] for test in tests)
+
+
+def baseline_of(workshop: Workshop, path: str, source: str) -> Baseline:
+    """Run all tests of a file, which must pass."""
+    marked = mutation.functions_marked(source, "mutants_mark")
+    header = "import builtins\nmutants_mark = getattr(builtins, 'mutants_mark', lambda _: None)\n"
+    # After the docstring and imports from __future__ would be neater; we have none of the latter.
+    workshop.put(path, header + marked)
+    outcome, told = workshop.run(files_of_tests(path), 3600, marks=True)
+    workshop.put(path, source)
+    if outcome.code != 0:
+        log = (workshop.folder / "log.txt").read_text(errors="replace")
+        raise SystemExit(f"{path}: its tests fail without any change: {outcome}\n{log[-4000:]}")
+    return Baseline(told["seconds"], told["entered"])
+
+
+def judge(workshop: Workshop, baseline: Baseline, function: str, own_file: str) -> Outcome:
+    """Run the tests against the mutant in place until one notices it."""
+    seconds = 0.0
+    outcome = Outcome(0, "-", 0.0)
+    for tests in baseline.rounds(function, own_file):
+        if outcome.code == 0:
+            outcome, _ = workshop.run(tests, baseline.limit(tests))
+            seconds += outcome.seconds
+    return outcome._replace(seconds=seconds)
+
+
+def run_file(
+    path: str,
+    source: str,
+    wanted: set[str],
+    old: dict[str, Result],
+    save: Callable[[Section], None],
+) -> None:
+    """Run the wanted mutants of one file, and hand on the results so far after each."""
+    mutants = mutation.mutants_of(source)
+    todo = [mutant for mutant in mutants if mutant.name in wanted and mutant.name not in old]
+    if not todo:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        workshop = Workshop(pathlib.Path(folder))
+        print(
+            f"{path}: {len(todo)} mutants to run; first its tests on the right source", flush=True
+        )
+        baseline = baseline_of(workshop, path, source)
+        print(f"{len(baseline.seconds)} tests, {sum(baseline.seconds.values()):.0f} s", flush=True)
+        results = dict(old)
+        for number, mutant in enumerate(todo, start=1):
+            workshop.put(path, mutant.apply(source))
+            outcome = judge(workshop, baseline, mutant.function, files_of_tests(path)[0])
+            status = {0: "survived", None: "timeout"}.get(outcome.code, "killed")
+            results[mutant.name] = Result(status, mutant.name, outcome.seconds, outcome.failed)
+            line = f"{number}/{len(todo)} {status} {outcome.seconds:.0f} s {outcome.failed}"
+            print(f"{line} | {path}:{mutant.line} {mutant.name}", flush=True)
+            in_order = {m.name: results[m.name] for m in mutants if m.name in results}
+            save(Section(sha_of(source), len(mutants), in_order))
+
+
+def warm_up() -> None:
+    """Load what the tests will need, so that forks have it."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # It starts its threads when loaded.
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    ctypes.CDLL(None).prctl(SUBREAPER, 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    import ale_py  # noqa: F401
+    import cv2  # noqa: F401
+    import gymnasium  # noqa: F401
+    import pytest  # noqa: F401
+    import tensorflow  # noqa: F401
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Run the tests against mutants of a3c/.")
+    parser.add_argument("files", nargs="*", help="such as a3c/losses.py; run anew")
+    parser.add_argument("--survivors", action="store_true", help="of the files, only what survived")
+    parser.add_argument("--score", action="store_true", help="print the score and run nothing")
+    given = parser.parse_args(arguments)
+    now = sources()
+    sections = read_results(RESULTS.read_text()) if RESULTS.exists() else {}
+    sections = {path: section for path, section in sections.items() if path in now}
+    equivalent = read_equivalent(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    if not given.score:
+        warm_up()
+        wanted = sampled(now)
+        in_full = [f"a3c/{name}.py" for name in IN_FULL]
+        for path in given.files or [*in_full, *(path for path in now if path not in in_full)]:
+            section = sections.get(path, Section("", 0, {}))
+            old = section.results if section.sha == sha_of(now[path]) else {}
+            if given.survivors:
+                old = {name: result for name, result in old.items() if result.status != "survived"}
+            elif given.files:
+                old = {}
+
+            def save(section: Section, path: str = path) -> None:
+                sections[path] = section
+                RESULTS.write_text(write_results(sections, equivalent))
+
+            run_file(path, now[path], wanted[path], old, save)
+    print(*score(sections, equivalent), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,218 @@
+"""The tool behind `make mutants`: which mutants there are, how they are run, and what is kept of it."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests import mutants, mutation
+from tests.mutants import Result, Section
+
+SOURCE = '''"""Docstring 1."""
+LIMIT: int = 3
+
+
+def f(x: int = 1, *, y="a") -> bool:
+    """Docstring 2."""
+    if x < LIMIT and not y:
+        raise ValueError("too" + "small")
+    assert x == 7
+    g.h(x)
+    x += max(x, 2)
+    return g(x, key=0.5) if x else f"{x + 1}"
+'''
+EXPECTED = [
+    "(module): 3 → 4",
+    "f: 1 → 2",
+    "f: 'a' → 'aX'",
+    "f: x < LIMIT and (not y) → x < LIMIT or not y",
+    "f: x < LIMIT → x <= LIMIT",
+    "f: x < LIMIT → x > LIMIT",
+    "f: not y → y",
+    "f: g.h(x) → None",
+    "f: g.h(x) → x",
+    "f: x += max(x, 2) → x -= max(x, 2)",
+    "f: max → min",
+    "f: 2 → 3",
+    "f: return g(x, key=0.5) if x else f'{x + 1}' → return None",
+    "f: g(x, key=0.5) → g(x)",
+    "f: 0.5 → 1.0",
+    "f: x → not x",
+]
+
+
+def test_the_mutants_of_a_source() -> None:
+    """Golden: every one, and none of hints, docstrings, errors, assertions or f-strings."""
+    found = mutation.mutants_of(SOURCE)
+    assert [mutant.name for mutant in found] == EXPECTED
+    for mutant in found:
+        changed = mutant.apply(SOURCE)
+        after = mutant.name.split(" → ")[1]
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(SOURCE))
+        lines = zip(SOURCE.splitlines(), changed.splitlines(), strict=True)
+        changes = [(i, new) for i, (old, new) in enumerate(lines, start=1) if old != new]
+        assert [line for line, _ in changes] == [mutant.line]
+        assert after in changes[0][1].replace('"', "'")
+
+
+def test_places_are_counted_in_bytes_and_over_lines() -> None:
+    """Analytic: after letters of two bytes, and an expression of two lines."""
+    source = 's = "αβ" + (1 +\n  x) * y\n'
+    changed = [mutant.apply(source) for mutant in mutation.mutants_of(source)]
+    assert 's = ("αβ" - (1 + x) * y)\n'.replace('"', "'") in changed
+    assert 's = "αβ" + (2 +\n  x) * y\n'.replace("2", "(2)") in changed
+
+
+def test_equal_mutants_of_one_function_are_numbered() -> None:
+    """Analytic: three times the same change."""
+    names = [mutant.name for mutant in mutation.mutants_of("f(1, 1, 1)")][-3:]
+    assert names == ["(module): 1 → 2", "(module): 1 → 2 (2)", "(module): 1 → 2 (3)"]
+
+
+def test_every_mutant_of_ours_is_a_program_with_a_name_of_its_own() -> None:
+    """Analytic: what takes an expression's place is one; and one source in full."""
+    for source in mutants.sources().values():
+        found = mutation.mutants_of(source)
+        for mutant in found:
+            ast.parse(mutant.new)
+        assert len({mutant.name for mutant in found}) == len(found)
+    source = mutants.sources()["a3c/losses.py"]
+    for mutant in mutation.mutants_of(source):
+        assert ast.dump(ast.parse(mutant.apply(source))) != ast.dump(ast.parse(source))
+
+
+def test_functions_marked() -> None:
+    """Analytic: methods and inner functions say their names when entered."""
+    source = '''
+class A:
+    def m(self):
+        """Docstring."""
+        def inner():
+            return 1
+        return inner()
+'''
+    seen: list[str] = []
+    names: dict = {"mark": seen.append}
+    exec(mutation.functions_marked(source, "mark"), names)
+    assert names["A"]().m() == 1
+    assert seen == ["A.m", "A.m.inner"]
+    assert names["A"].m.__doc__ == "Docstring."
+
+
+def test_the_list_is_read_as_it_was_written() -> None:
+    """Analytic: two files, names with blanks; and the score of both kinds of file."""
+    sections = {
+        "a3c/losses.py": Section(
+            *("0123456789ab", 3),
+            {
+                "f: a + b → a - b": Result("killed", "f: a + b → a - b", 1.5, "tests/x_test.py::t"),
+                "f: 1 → 2": Result("survived", "f: 1 → 2", 20.0, "-"),
+                "f: 2 → 3": Result("survived", "f: 2 → 3", 20.0, "-"),
+            },
+        ),
+        "a3c/params.py": Section(
+            *("ba9876543210", 9), {"g: 0 → 1": Result("timeout", "g: 0 → 1", 90.0, "-")}
+        ),
+    }
+    equivalent = mutants.read_equivalent("# Why\n\na3c/losses.py: f: 1 → 2\n    No\n    matter.\n")
+    assert equivalent == {"a3c/losses.py: f: 1 → 2": "No matter."}
+    text = mutants.write_results(sections, equivalent)
+    assert mutants.read_results(text) == sections
+    assert "# a3c/losses.py: 1 of 2 noticed = 50.0%, 1 equivalent, 3 run of 3" in text
+    assert "# in full: 1 of 2 noticed = 50.0%, 1 equivalent, 3 run" in text
+    assert "# sampled: 1 of 1 noticed = 100.0%, 0 equivalent, 1 run; 95 % interval 20.7%" in text
+
+
+def test_wilsons_interval() -> None:
+    """Analytic: the textbook's 8 of 10."""
+    assert mutants.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+
+
+def test_the_sample() -> None:
+    """Analytic: all of the files in full, 300 of the rest; another file's change moves few of them."""
+    now = mutants.sources()
+    chosen = mutants.sampled(now)
+    n_in_full = {path: len(mutation.mutants_of(now[path])) for path in now}
+    for path, names in chosen.items():
+        if pathlib.Path(path).stem in mutants.IN_FULL:
+            assert len(names) == n_in_full[path]
+    rest = {path for path in now if pathlib.Path(path).stem not in mutants.IN_FULL}
+    assert sum(len(chosen[path]) for path in rest) == mutants.SAMPLE_SIZE
+    changed = mutants.sampled(now | {"a3c/env.py": now["a3c/env.py"] + "\nNEW = 1 + 1\n"})
+    assert sum(len(chosen[path] ^ changed[path]) for path in rest) <= 8
+
+
+def test_what_the_list_tells_is_of_the_files_in_full_or_the_sample() -> None:
+    """Golden: no equivalent mutant is listed that does not exist."""
+    now = mutants.sources()
+    existing = {
+        f"{path}: {mutant.name}"
+        for path, source in now.items()
+        for mutant in mutation.mutants_of(source)
+    }
+    assert set(mutants.read_equivalent(mutants.EQUIVALENT.read_text())) <= existing
+
+
+TREE = {
+    "a3c/tiny.py": "def add(a, b):\n    return a + b\n\n\ndef unused():\n    return 1\n",
+    "tests/tiny_test.py": "from a3c.tiny import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n",
+    "tests/__init__.py": "",
+    "run.py": """
+import pathlib, pytest, sys
+sys.path.insert(0, sys.argv[1])
+from tests import mutants
+mutants.ROOT = pathlib.Path.cwd()
+mutants.RESULTS, mutants.EQUIVALENT = pathlib.Path("list.txt"), pathlib.Path("none.txt")
+mutants.warm_up = lambda: None
+sys.exit(mutants.main(sys.argv[2:]))
+""",
+}
+
+
+def test_a_run_in_a_tree_of_its_own(tmp_path: pathlib.Path) -> None:
+    """Golden: what the tests notice is killed, the rest survives; the tree is left alone."""
+    for name, text in TREE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+
+    command = [sys.executable, "run.py", str(mutants.ROOT), "a3c/tiny.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    section = mutants.read_results((tmp_path / "list.txt").read_text())["a3c/tiny.py"]
+    statuses = {name: (result.status, result.by) for name, result in section.results.items()}
+    test = "tests/tiny_test.py::test_add"
+    assert statuses == {
+        "add: return a + b → return None": ("killed", test),
+        "add: a + b → a - b": ("killed", test),
+        "unused: 1 → 2": ("survived", "-"),
+    }
+    assert (tmp_path / "a3c/tiny.py").read_text() == TREE["a3c/tiny.py"]
+
+
+def test_a_process_that_hangs_is_ended_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    """Analytic: no exit code, and it is gone, with what it had started."""
+    program = f"""
+import os, sys, time, pathlib
+sys.path.insert(0, {str(mutants.ROOT)!r})
+from tests import mutants
+import ctypes
+ctypes.CDLL(None).prctl(mutants.SUBREAPER, 1)
+reading, writing = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+    os.write(writing, b"x")
+    while True:
+        os.read(reading, 0) or time.sleep(1)
+os.read(reading, 1); os.read(reading, 1)
+print(mutants.Workshop._wait(None, pid, 0.01))
+mutants.end_children()
+print(pathlib.Path("/proc/self/task", str(os.getpid()), "children").read_text() == "")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.stdout.split() == ["None", "True"], done.stderr
