@@ -5,6 +5,8 @@ PYTHON ?= python3
 PYTHON_VERSIONS := 3.11 3.12 3.13
 PIPENV_VERSION := 2026.10.3
 ARGS ?= --n_workers 16 PongNoFrameskip-v4
+BENCH ?=
+PROFILE ?=
 
 # The project's environment is always .venv beside the Pipfile, whatever environment is active outside.
 export PIPENV_VENV_IN_PROJECT := 1
@@ -17,6 +19,7 @@ VENV_PYTHON := .venv/bin/python
 PIPENV_READY := .pipenv/ready-$(PIPENV_VERSION)
 RUNTIME_READY := .venv/ready-runtime
 DEV_READY := .venv/ready-dev
+PEER_READY := .peer/ready
 
 FAST_TESTS := not slow and not weekly
 
@@ -24,7 +27,7 @@ python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
 	Name another: make PYTHON=python$(firstword $(1))))
 
-.PHONY: help train test check test-slow mutants format lock clean
+.PHONY: help train test check test-slow mutants bench bench-long bench-scaling profile format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -47,12 +50,24 @@ test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs
 mutants: $(DEV_READY) ## break a3c/ in every small way and see the tests fail; hours, goes on where it was stopped
 	$(VENV_PYTHON) tests/mutants.py
 
+bench: $(RUNTIME_READY) $(PEER_READY) ## throughput beside a peer's and the machine's limit; BENCH=--anyway on a busy machine
+	$(VENV_PYTHON) -m benchmarks.bench $(BENCH)
+
+bench-long: $(RUNTIME_READY) ## memory over a million steps, start-up, CartPole
+	$(VENV_PYTHON) -m benchmarks.long $(BENCH)
+
+bench-scaling: $(RUNTIME_READY) ## throughput and memory over workers and environments
+	$(VENV_PYTHON) -m benchmarks.scaling $(BENCH)
+
+profile: $(RUNTIME_READY) $(PEER_READY) ## where the time goes; PROFILE="--n_workers 2 --envs_per_worker 8" for another setting
+	$(VENV_PYTHON) -m benchmarks.profiling $(PROFILE)
+
 format: $(DEV_READY) ## rewrite the sources in the project's format
 	$(VENV_PYTHON) -m ruff format .
 	$(VENV_PYTHON) -m ruff check --fix .
 
 clean: ## remove what set-up, tests and tools made; runs/ stays
-	rm -rf .venv .pipenv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pipenv .peer .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PIPENV_READY):
@@ -72,6 +87,14 @@ $(RUNTIME_READY): Pipfile.lock | $(PIPENV_READY)
 # After the runtime packages, not instead of them: each stamp then has one recipe, also under `make -j`.
 $(DEV_READY): $(RUNTIME_READY)
 	$(PIPENV) sync --dev
+	touch $@
+
+# The peer that `make bench` compares with has an environment of its own: torch is no dependency of ours.
+$(PEER_READY): benchmarks/requirements.txt
+	@$(call need_python,$(PYTHON_VERSIONS))
+	rm -rf .peer
+	$(PYTHON) -m venv .peer
+	.peer/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
 # pipenv writes three things into a lock that do not belong into this one:

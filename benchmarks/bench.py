@@ -1,0 +1,231 @@
+"""Throughput on Pong beside a peer's and the machine's limit, in one go (`make bench`).
+
+    make bench
+    make bench BENCH="--anyway --rounds 3"
+
+Ours and the peer's settings take turns, slot by slot, in rounds; every other round runs the other
+way round. A machine's speed drifts within minutes, so a ratio is taken within each round, and the
+median of the rounds' ratios is what counts. Writes benchmarks/results/<date>-<cpu>.json, and from
+that the README's table.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks import calibration, contenders, machine, report
+from benchmarks.contenders import Peer, PeerSetting, Setting, Trainer
+
+RESULTS = pathlib.Path(__file__).with_name("results")
+# The best wide setting found for a number of cores; see benchmarks/README.md.
+BEST_WIDE = {2: (4, 8)}
+ATARI_STEP_SECONDS = 2.0
+LOOPS_SECONDS = 6.0
+
+
+def our_settings(cores: int) -> list[Setting]:
+    """Those that everybody measures, and the best of a machine with so many cores."""
+    wide = BEST_WIDE.get(cores, (max(2, cores), 8))
+    settings = [
+        Setting(16, 1, "nature"),
+        Setting(4, 4, "nature"),
+        Setting(*wide, "nature"),
+        Setting(4, 4, "small"),
+        Setting(2, 8, "small"),
+        Setting(*wide, "small"),
+    ]
+    return list(dict.fromkeys(settings))
+
+
+PEER_SETTINGS = [
+    PeerSetting(vec, n_threads, network)
+    for network in ("nature", "small")
+    for vec in ("DummyVecEnv", "SubprocVecEnv")
+    for n_threads in (1, 2)
+]
+
+
+def in_turns(ours: Sequence[Setting], peers: Sequence[PeerSetting]) -> list[Setting | PeerSetting]:
+    """One of ours, one or more of the peer's, one of ours, …, those of one network together."""
+    turns: list[Setting | PeerSetting] = []
+    for network in dict.fromkeys(setting.network for setting in ours):
+        mine = [setting for setting in ours if setting.network == network]
+        theirs = [setting for setting in peers if setting.network == network]
+        for i, setting in enumerate(mine):
+            share = theirs[i * len(theirs) // len(mine) : (i + 1) * len(theirs) // len(mine)]
+            turns += [setting, *share]
+    return turns
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, write the JSON and the README's table; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--anyway", action="store_true", help="also on a busy machine")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of a slot")
+    argv = sys.argv[1:] if argv is None else argv
+    options = parser.parse_args(argv)
+    if not contenders.PEER_PYTHON.exists():
+        print("bench: error: the peer is not installed: use `make bench`", file=sys.stderr)
+        return 1
+    busy = machine.busy_share()
+    if busy > machine.MAX_BUSY and not options.anyway:
+        print(
+            f"bench: error: {busy:.0%} of the machine is in use, which would be measured, too;"
+            " stop that, or say --anyway",
+            file=sys.stderr,
+        )
+        return 1
+    result = about("bench", argv, busy) | {"anyway": options.anyway}
+    try:
+        result["rounds"] = run(options.rounds, options.seconds)
+    except contenders.ContenderError as error:
+        print(f"bench: error: {error}", file=sys.stderr)
+        return 1
+    path = write(result, "bench")
+    print(f"\n{report.write(result)}\n\nwritten to {path} and README.md")
+    return 0
+
+
+def about(target: str, argv: Sequence[str], busy: float) -> dict[str, Any]:
+    """When, where and of what the figures are."""
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "command": f"make {target}" + (f' BENCH="{shlex.join(argv)}"' if argv else ""),
+        "revision": _git("rev-parse", "--short", "HEAD"),
+        "uncommitted": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "cpu": machine.cpu_name(),
+        "cores": machine.n_cores(),
+        "memory_gib": machine.memory_gib(),
+        "python": platform.python_version(),
+        "busy_before": round(busy, 3),
+    }
+
+
+def write(result: dict[str, Any], kind: str) -> pathlib.Path:
+    """Write a result under a name that no other has."""
+    words = [
+        time.strftime("%Y%m%d-%H%M"),
+        *result["cpu"].lower().split(),
+        f"{result['cores']}-cores",
+    ]
+    words += [] if kind == "bench" else [kind]
+    name = "-".join("".join(c for c in word if c.isalnum() or c in "-.") for word in words)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def run(n_rounds: int, seconds: float) -> list[dict[str, Any]]:
+    """Start everybody, let them take turns, end them."""
+    cores = machine.n_cores()
+    turns = in_turns(our_settings(cores), PEER_SETTINGS)
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        trainers: dict[Setting, Trainer] = {}
+        for number, setting in enumerate(turns):
+            if isinstance(setting, Setting):
+                print(f"starting {setting}", flush=True)
+                trainer = contenders.start_for_slots(setting, folder / str(number))
+                stack.callback(trainer.close)
+                trainer.warm_up()
+                trainer.pause()
+                trainers[setting] = trainer
+        peer = Peer(folder / "peer.output")
+        stack.callback(peer.close)
+        print("starting the peer", flush=True)
+        for peer_setting in PEER_SETTINGS[::2]:  # one for each environment and network it makes
+            peer.measure(peer_setting, 0.1)
+        rounds = []
+        for number in range(n_rounds):
+            loops = [calibration.measure_loops(LOOPS_SECONDS)]
+            slots = [
+                _measure(setting, trainers, peer, seconds, cores)
+                for setting in (turns if number % 2 == 0 else turns[::-1])
+            ]
+            loops.append(calibration.measure_loops(LOOPS_SECONDS))
+            rounds.append({"loops": [loop._asdict() for loop in loops], "slots": slots})
+            print(f"round {number + 1} of {n_rounds}", flush=True)
+            for slot in slots:
+                print(f"  {slot['setting']}: {slot['steps_per_second']:.0f} steps/s", flush=True)
+    return rounds
+
+
+def _measure(
+    setting: Setting | PeerSetting,
+    trainers: dict[Setting, Trainer],
+    peer: Peer,
+    seconds: float,
+    cores: int,
+) -> dict[str, Any]:
+    """One slot, with what else used the machine meanwhile."""
+    if isinstance(setting, Setting):
+        trainer = trainers[setting]
+        atari_step = [calibration.measure_atari_step(ATARI_STEP_SECONDS, cores)]
+        with _others(trainer.pid) as others:
+            trainer.go_on()
+            slot = trainer.measure(seconds)
+            trainer.pause()
+        atari_step.append(calibration.measure_atari_step(ATARI_STEP_SECONDS, cores))
+        assert slot.env_cpu_seconds is not None
+        env_cost = slot.env_cpu_seconds / (
+            calibration.FRAMES_PER_STEP * statistics.mean(atari_step)
+        )
+        of_envs = {
+            "atari_step_seconds": atari_step,
+            "env_cpu_seconds": slot.env_cpu_seconds,
+            "env_cost": env_cost,
+        }
+    else:
+        with _others(peer.pid) as others:
+            slot = peer.measure(setting, seconds)
+        of_envs = {}
+    return {
+        "setting": str(setting),
+        **setting._asdict(),
+        "n_steps": slot.n_steps,
+        "seconds": slot.seconds,
+        "steps_per_second": slot.n_steps / slot.seconds,
+        **of_envs,
+        **others,
+    }
+
+
+@contextlib.contextmanager
+def _others(session: int) -> Iterator[dict[str, float]]:
+    """Fills in which share of the machine went neither to this session nor to nobody."""
+    share: dict[str, float] = {}
+    cores, own = machine.read_cores(), _cpu_of(session)
+    yield share
+    idle, busy, stolen = machine.read_cores().since(cores)
+    others = busy - (_cpu_of(session) - own)
+    share["others"] = round(max(0.0, others) / (idle + busy + stolen), 3)
+    share["stolen"] = round(stolen / (idle + busy + stolen), 3)
+
+
+def _cpu_of(session: int) -> float:
+    return sum(process.cpu for process in machine.processes(session))
+
+
+def _git(*arguments: str) -> str:
+    ended = subprocess.run(
+        ["git", *arguments], cwd=contenders.ROOT, capture_output=True, text=True, check=False
+    )
+    return ended.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""What the machine could do at best: loops of emulator and matrix product, and the limit they set.
+
+    limit = cores / (4·t_frame + FLOP_act/F + FLOP_learn/F)    steps/s
+
+t_frame is one core's CPU time for one emulator frame: `ale.act`, with the screen fetched on two
+frames of four, which is what an agent must see. F is one core's FLOP/s in a large matrix product;
+no convolution reaches it. FLOP_act is one forward pass; FLOP_learn is forward and backward passes
+of the n_steps + 1 states of a rollout, per n_steps. So the limit is what a program would reach that
+does nothing but emulate and multiply, on all cores, without ever waiting.
+
+The loops run in processes of their own (`python -m benchmarks.calibration`), one core each, and
+count CPU time, not time in which something else had the core.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+FRAMES_PER_STEP = 4
+MATRIX_SIDE = 1536
+
+
+class Layer(NamedTuple):
+    """Outputs of a layer, and the products that each one sums up."""
+
+    outputs: int
+    inputs: int
+
+
+# Of one observation; the heads are for Pong's 6 actions and the value.
+LAYERS = {
+    "nature": (
+        Layer(20 * 20 * 32, 8 * 8 * 4),
+        Layer(9 * 9 * 64, 4 * 4 * 32),
+        Layer(7 * 7 * 64, 3 * 3 * 64),
+        Layer(512, 7 * 7 * 64),
+        Layer(6 + 1, 512),
+    ),
+    "small": (
+        Layer(20 * 20 * 16, 8 * 8 * 4),
+        Layer(9 * 9 * 32, 4 * 4 * 16),
+        Layer(256, 9 * 9 * 32),
+        Layer(6 + 1, 256),
+    ),
+}
+
+
+class Flop(NamedTuple):
+    """Floating-point operations per agent step."""
+
+    act: float
+    learn: float
+
+
+class Loops(NamedTuple):
+    """What one core does; see the formula above."""
+
+    t_frame: float
+    flop_per_second: float
+
+
+def flop(network: str, steps_per_update: int = 5) -> Flop:
+    """Operations per step; a product and its addition are two."""
+    layers = [2.0 * outputs * inputs for outputs, inputs in LAYERS[network]]
+    # Backward: as much again for the weights' gradients, and as much for the inputs', which the
+    # first layer's input, the observation, does not need.
+    passes = 3 * sum(layers) - layers[0]
+    return Flop(sum(layers), passes * (steps_per_update + 1) / steps_per_update)
+
+
+def limit(cores: int, network: str, loops: Loops, steps_per_update: int = 5) -> float:
+    """Steps/s of a program that does nothing but emulate and multiply."""
+    act, learn = flop(network, steps_per_update)
+    return cores / (FRAMES_PER_STEP * loops.t_frame + (act + learn) / loops.flop_per_second)
+
+
+def measure_loops(seconds: float) -> Loops:
+    """Run both one-core loops, one after the other, in a process of their own."""
+    return Loops(**_ended(_started("loops", seconds)))
+
+
+def measure_atari_step(seconds: float, cores: int) -> float:
+    """CPU seconds of one `AtariEnv.step` while every core does the same."""
+    started = [_started("atari_step", seconds) for _ in range(cores)]
+    return sum(_ended(process)["seconds"] for process in started) / cores
+
+
+def _started(loop: str, seconds: float) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "benchmarks.calibration", loop, str(seconds)]
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def _ended(process: "subprocess.Popen[str]") -> dict[str, float]:
+    output, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"a calibration loop ended with status {process.returncode}")
+    return dict(json.loads(output))
+
+
+def _per_call(call: Callable[[], object], seconds: float) -> float:
+    """CPU seconds of one call, over so many seconds of calls."""
+    call()
+    n_calls, start = 0, time.process_time()
+    while (used := time.process_time() - start) < seconds or not n_calls:
+        call()
+        n_calls += 1
+    return used / n_calls
+
+
+def _loops(seconds: float) -> dict[str, float]:
+    import ale_py
+    import numpy as np
+    from ale_py import roms
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    ale = ale_py.ALEInterface()
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.loadROM(roms.get_rom_path("pong"))
+    actions = ale.getMinimalActionSet()
+    generator = np.random.default_rng(0)
+    screen = np.empty((*ale.getScreenDims(), 3), np.uint8)
+
+    def one_step() -> None:
+        action = actions[generator.integers(len(actions))]
+        for frame in range(FRAMES_PER_STEP):
+            ale.act(action)
+            if frame % 2:
+                ale.getScreenRGB(screen)
+        if ale.game_over():
+            ale.reset_game()
+
+    matrix = generator.standard_normal((MATRIX_SIDE, MATRIX_SIDE)).astype(np.float32)
+    product = np.empty_like(matrix)
+    t_product = _per_call(lambda: np.matmul(matrix, matrix, out=product), seconds / 2)
+    t_frame = _per_call(one_step, seconds / 2) / FRAMES_PER_STEP
+    return Loops(t_frame, 2 * MATRIX_SIDE**3 / t_product)._asdict()
+
+
+def _atari_step(seconds: float) -> dict[str, float]:
+    import ale_py
+    import gymnasium
+    import numpy as np
+
+    gymnasium.register_envs(ale_py)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    env = gymnasium.make("PongNoFrameskip-v4").unwrapped
+    env.reset(seed=0)
+    generator = np.random.default_rng(0)
+
+    def one_step() -> None:
+        _, _, terminated, _, _ = env.step(int(generator.integers(6)))
+        if terminated:
+            env.reset()
+
+    return {"seconds": _per_call(one_step, seconds)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one loop and print what it measured as JSON."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("loop", choices=("loops", "atari_step"))
+    parser.add_argument("seconds", type=float)
+    options = parser.parse_args(argv)
+    measured = {"loops": _loops, "atari_step": _atari_step}[options.loop](options.seconds)
+    print(json.dumps(measured))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""What `make bench` compares: runs of train.py, and the peer; each measured in slots.
+
+All of them live through the whole benchmark, and all but the one being measured stand still, so
+that a slot costs no start-up and many short slots can be interleaved. The peer waits for its next
+line. A run of train.py is stopped and continued with signals, as Ctrl-Z does it: the training
+process first, so that no environment process is left with half a request.
+"""
+
+import csv
+import itertools
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import IO, NamedTuple
+
+from benchmarks import machine
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PEER_PYTHON = ROOT / ".peer/bin/python"
+SECONDS_PER_ROW = 1.0
+WARM_UP_ROWS = 5
+START_SECONDS = 300.0  # none is this slow
+SILENCE_SECONDS = 60.0
+
+
+class Setting(NamedTuple):
+    """A setting of ours: workers × environments each, and the network."""
+
+    n_workers: int
+    envs_per_worker: int
+    network: str
+
+    @property
+    def flags(self) -> list[str]:
+        """What train.py is given."""
+        return [f"--{name}={value}" for name, value in self._asdict().items()]
+
+    def __str__(self) -> str:
+        return f"{self.n_workers} × {self.envs_per_worker} {self.network}"
+
+
+class PeerSetting(NamedTuple):
+    """A setting of the peer's; see peer.py."""
+
+    vec: str
+    n_threads: int
+    network: str
+
+    def __str__(self) -> str:
+        threads = "1 thread" if self.n_threads == 1 else f"{self.n_threads} threads"
+        return f"SB3 A2C, 16 environments, {self.vec}, {threads} {self.network}"
+
+
+class Slot(NamedTuple):
+    """What one slot measured."""
+
+    n_steps: int
+    seconds: float
+    env_cpu_seconds: float | None  # per step, of the environment processes; None for the peer
+
+
+class Row(NamedTuple):
+    """What a row of progress.csv says of the time since the row before."""
+
+    steps: int
+    updates: int
+    steps_per_second: float
+    score: float
+
+
+class ContenderError(Exception):
+    """A program that is to be measured failed; the message has its last words."""
+
+
+class Trainer:
+    """One run of train.py."""
+
+    def __init__(self, flags: list[str], folder: pathlib.Path, env_id: str) -> None:
+        """Start it; `folder` is to be its run folder."""
+        self._progress = folder / "progress.csv"
+        self._output = folder.with_suffix(".output")
+        command = [sys.executable, "train.py", *flags, f"--log_dir={folder}", env_id]
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The training process's id, and its session's."""
+        return self._process.pid
+
+    def rows(self) -> list[Row]:
+        """All whole rows of progress.csv so far."""
+        if not self._progress.exists():
+            return []
+        text = self._progress.read_text(encoding="utf-8")
+        return [
+            Row(
+                int(row["misc/steps"]),
+                int(row["misc/updates"]),
+                float(row["misc/steps_per_second"]),
+                float(row["rl/episode_reward_mean_100"]),
+            )
+            for row in csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
+        ]
+
+    def wait_for_rows(self, n_rows: int, seconds: float) -> None:
+        """Wait until progress.csv has so many rows; ContenderError if that fails or takes long."""
+        until = time.monotonic() + seconds
+        while len(self.rows()) < n_rows:
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise ContenderError(f"train.py made no progress; it said:\n{self._last_words()}")
+            time.sleep(0.02)
+
+    def warm_up(self) -> None:
+        """Wait until the run has trained for some seconds."""
+        self.wait_for_rows(WARM_UP_ROWS, START_SECONDS)
+
+    def measure(self, seconds: float) -> Slot:
+        """Measure from the end of one row to the end of another.
+
+        The first new row began in the slot before, and the pause is in it; the second is for
+        caches to warm up. Neither counts.
+        """
+        n_rows_before = len(self.rows())
+        self.wait_for_rows(n_rows_before + 2, SILENCE_SECONDS)
+        before, first = self._env_cpu(), len(self.rows())
+        time.sleep(seconds)
+        self.wait_for_rows(max(len(self.rows()), first) + 1, SILENCE_SECONDS)
+        after, rows = self._env_cpu(), self.rows()
+        n_steps = rows[-1].steps - rows[first - 1].steps
+        elapsed = seconds_between(rows[first - 1 :])
+        return Slot(n_steps, elapsed, (after - before) / n_steps)
+
+    def pause(self) -> None:
+        """Stop it where it is, with every request to an environment answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        time.sleep(0.5)
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undo `pause`."""
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def wait(self) -> int:
+        """Wait for its own end; returns its exit status."""
+        return self._process.wait()
+
+    def close(self) -> None:
+        """End it, with everything it started; its results do not matter any more."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            self._process.wait()
+
+    def _env_cpu(self) -> float:
+        return sum(process.cpu for process in machine.environment_processes(self.pid))
+
+    def _last_words(self) -> str:
+        return "\n".join(self._output.read_text(encoding="utf-8").splitlines()[-20:])
+
+
+def seconds_between(rows: list[Row]) -> float:
+    """Seconds from the first row's writing to the last's; a row tells its steps and steps/s."""
+    return sum(
+        (row.steps - before.steps) / row.steps_per_second
+        for before, row in itertools.pairwise(rows)
+    )
+
+
+def start_for_slots(setting: Setting, folder: pathlib.Path) -> Trainer:
+    """Train Pong under a setting, with a row each second and nothing saved meanwhile."""
+    flags = [*setting.flags, "--n_steps=1e12", "--ckpt_interval_seconds=1e9"]
+    flags.append(f"--manager_wake_interval_seconds={SECONDS_PER_ROW}")
+    return Trainer(flags, folder, "PongNoFrameskip-v4")
+
+
+class Peer:
+    """The peer's server."""
+
+    def __init__(self, output: pathlib.Path) -> None:
+        self._output = output
+        with output.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [str(PEER_PYTHON), "-m", "benchmarks.peer"],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The server's id, and its session's."""
+        return self._process.pid
+
+    def measure(self, setting: PeerSetting, seconds: float) -> Slot:
+        """Let it train under a setting; the warm-up is its own."""
+        line = json.dumps(setting._asdict() | {"seconds": seconds})
+        requests, answers = self._pipes()
+        print(line, file=requests, flush=True)
+        answer = answers.readline()
+        if not answer:
+            words = self._output.read_text(encoding="utf-8").splitlines()[-20:]
+            raise ContenderError("the peer failed; it said:\n" + "\n".join(words))
+        return Slot(**json.loads(answer), env_cpu_seconds=None)
+
+    def close(self) -> None:
+        """End it, with everything it started."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            self._process.wait()
+
+    def _pipes(self) -> tuple[IO[str], IO[str]]:
+        assert self._process.stdin
+        assert self._process.stdout
+        return self._process.stdin, self._process.stdout

@@ -1,0 +1,114 @@
+"""Stable-Baselines3's A2C on Pong, as its documentation has it; a server for `make bench`.
+
+Runs in the environment that `make bench` makes (.peer), which has no TensorFlow, as ours has no
+torch. Reads one line of JSON for each measurement, {"vec", "network", "n_threads", "seconds"}, and
+answers with one, {"n_steps", "seconds"}; in between it waits and uses no core. An empty line, or
+the end of the input, ends it.
+"""
+
+import contextlib
+import json
+import sys
+import time
+from typing import Any
+
+import ale_py
+import gymnasium
+import torch
+from stable_baselines3 import A2C
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
+
+N_ENVS = 16
+WARM_UP_SECONDS = 2.0
+VECS: dict[str, Any] = {"DummyVecEnv": DummyVecEnv, "SubprocVecEnv": SubprocVecEnv}
+
+
+class SmallCnn(BaseFeaturesExtractor):
+    """The network of Mnih et al. 2016, up to the heads: our `--network small`."""
+
+    def __init__(self, observation_space: gymnasium.spaces.Box) -> None:
+        super().__init__(observation_space, features_dim=256)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(observation_space.shape[0], 16, 8, 4),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(16, 32, 4, 2),
+            torch.nn.ReLU(),
+            torch.nn.Flatten(),
+            torch.nn.Linear(32 * 9 * 9, 256),
+            torch.nn.ReLU(),
+        )
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Features of a batch of images that are scaled already."""
+        features: torch.Tensor = self.layers(observations)
+        return features
+
+
+# CnnPolicy's own extractor is the network of Mnih et al. 2015: our `--network nature`.
+POLICIES: dict[str, dict[str, Any]] = {
+    "nature": {},
+    "small": {"features_extractor_class": SmallCnn},
+}
+
+
+class Timer(BaseCallback):
+    """Stops `learn` after a warm-up and so many seconds, from one rollout's start to another's."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._wanted = seconds
+        self._begun = time.perf_counter()
+        self._start: tuple[float, int] | None = None
+        self.measured: tuple[float, int] | None = None  # seconds, steps
+
+    def _on_rollout_start(self) -> None:
+        now = time.perf_counter()
+        if self._start is None:
+            if now - self._begun >= WARM_UP_SECONDS:
+                self._start = now, self.num_timesteps
+        elif now - self._start[0] >= self._wanted:
+            self.measured = now - self._start[0], self.num_timesteps - self._start[1]
+
+    def _on_step(self) -> bool:
+        return self.measured is None
+
+
+def make_pong(**options: Any) -> gymnasium.Env:
+    """Make Pong, also in a process that has not heard of ale-py yet."""
+    gymnasium.register_envs(ale_py)
+    return gymnasium.make("PongNoFrameskip-v4", **options)
+
+
+def make_model(vec: str, network: str) -> A2C:
+    """The peer with its own Atari wrappers and policy, and its own settings throughout."""
+    env = make_atari_env(make_pong, n_envs=N_ENVS, seed=0, vec_env_cls=VECS[vec])
+    return A2C("CnnPolicy", VecFrameStack(env, 4), device="cpu", policy_kwargs=POLICIES[network])
+
+
+def main() -> None:
+    """Measure what the lines of the input ask for."""
+    answers = sys.stdout
+    models: dict[tuple[str, str], A2C] = {}
+    with contextlib.redirect_stdout(sys.stderr):  # the answers' lines are ours alone
+        for line in sys.stdin:
+            if not line.strip():
+                break
+            wanted = json.loads(line)
+            key = wanted["vec"], wanted["network"]
+            if key not in models:
+                models[key] = make_model(*key)
+            torch.set_num_threads(wanted["n_threads"])
+            timer = Timer(wanted["seconds"])
+            models[key].learn(10**12, callback=timer, reset_num_timesteps=False)
+            assert timer.measured is not None
+            seconds, n_steps = timer.measured
+            print(json.dumps({"n_steps": n_steps, "seconds": seconds}), file=answers, flush=True)
+        for model in models.values():
+            model.get_env().close()
+
+
+if __name__ == "__main__":
+    main()

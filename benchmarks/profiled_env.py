@@ -1,0 +1,122 @@
+"""An environment that counts its own CPU time by part, for `make profile`.
+
+It runs in the environment processes, so it imports neither TensorFlow nor anything of the trainer.
+The counters lie in a file that the profiler reads: 5 numbers, written after each step.
+"""
+
+import functools
+import pathlib
+import time
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from a3c import env as a3c_env
+
+SUFFIX = ".seconds"
+_make_env = a3c_env.make_env
+_make_base = a3c_env._make_base
+
+
+class EnvSeconds(NamedTuple):
+    """CPU seconds of one environment process since it began, and what it did in them."""
+
+    process: float  # all of it, up to the end of the latest step
+    env: float  # within the environment's step and reset
+    emulator: float  # within the emulator
+    n_steps: float
+    n_frames: float
+
+
+def read(folder: pathlib.Path) -> EnvSeconds:
+    """The sum over all environment processes of a run."""
+    rows = [np.fromfile(path) for path in folder.glob(f"*{SUFFIX}")]
+    return EnvSeconds(*np.sum(rows, axis=0).tolist())
+
+
+def make_env(
+    settings: a3c_env.EnvSettings, worker: int = 0, env: int = 0, first_game: int = 0
+) -> gymnasium.Env:
+    """Make the environment that `a3c.env.make_env` makes, with clocks in it."""
+    if settings.monitor_dir is None:  # no run: the trainer only wants a look at it
+        return _make_env(settings, worker, env, first_game)
+    clock = _EmulatorClock()
+    a3c_env._make_base = functools.partial(_make_clocked_base, clock)
+    made = _make_env(settings, worker, env, first_game)
+    path = pathlib.Path(settings.monitor_dir) / f"{worker}.{env}{SUFFIX}"
+    return _Clocked(made, clock, path)
+
+
+class _EmulatorClock:
+    """Counts the CPU time of calls of the emulator."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.n_frames = 0
+
+    def timed(self, function: Any, is_frame: bool = False) -> Any:
+        def call(*arguments: Any) -> Any:
+            start = time.thread_time()
+            result = function(*arguments)
+            self.seconds += time.thread_time() - start
+            self.n_frames += is_frame
+            return result
+
+        return call
+
+
+def _make_clocked_base(clock: _EmulatorClock, env_id: str) -> gymnasium.Env:
+    base = _make_base(env_id)
+    emulator: Any = base.unwrapped
+    if hasattr(emulator, "ale"):
+        emulator.ale = _ClockedEmulator(emulator.ale, clock)
+    return base
+
+
+class _ClockedEmulator:
+    """The emulator with clocks around the calls that take time."""
+
+    def __init__(self, ale: Any, clock: _EmulatorClock) -> None:
+        self._ale = ale
+        self.act = clock.timed(ale.act, is_frame=True)
+        self.reset_game = clock.timed(ale.reset_game)
+        self.getScreenRGB = clock.timed(ale.getScreenRGB)
+        self.getScreenGrayscale = clock.timed(ale.getScreenGrayscale)
+        self.getScreen = clock.timed(ale.getScreen)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ale, name)
+
+
+class _Clocked(gymnasium.Wrapper):
+    """Counts the CPU time of steps and resets, and writes all counters down."""
+
+    def __init__(self, env: gymnasium.Env, clock: _EmulatorClock, path: pathlib.Path) -> None:
+        super().__init__(env)
+        self._clock = clock
+        self._seconds = 0.0
+        self._n_steps = 0
+        self._counters = np.memmap(path, np.float64, "w+", shape=(len(EnvSeconds._fields),))
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset."""
+        start = time.thread_time()
+        result = self.env.reset(**options)
+        self._seconds += time.thread_time() - start
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step."""
+        start = time.thread_time()
+        result = self.env.step(action)
+        self._seconds += time.thread_time() - start
+        self._n_steps += 1
+        self._counters[:] = (
+            time.process_time(),
+            self._seconds,
+            self._clock.seconds,
+            self._n_steps,
+            self._clock.n_frames,
+        )
+        return result
