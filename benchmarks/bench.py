@@ -77,16 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="length of a slot")
     argv = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(argv)
+    contenders.end_on_signals()
     if not contenders.PEER_PYTHON.exists():
         print("bench: error: the peer is not installed: use `make bench`", file=sys.stderr)
         return 1
-    busy = machine.busy_share()
-    if busy > machine.MAX_BUSY and not options.anyway:
-        print(
-            f"bench: error: {busy:.0%} of the machine is in use, which would be measured, too;"
-            " stop that, or say --anyway",
-            file=sys.stderr,
-        )
+    busy = busy_or_refuse(options.anyway)
+    if busy is None:
         return 1
     result = about("bench", argv, busy) | {"anyway": options.anyway}
     try:
@@ -97,6 +93,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = write(result, "bench")
     print(f"\n{report.write(result)}\n\nwritten to {path} and README.md")
     return 0
+
+
+def busy_or_refuse(anyway: bool) -> float | None:
+    """The share of the machine in use; None, and one line said, where that is too much."""
+    busy = machine.busy_share()
+    if busy <= machine.MAX_BUSY or anyway:
+        return busy
+    print(
+        f"error: {busy:.0%} of the machine is in use, which would be measured, too;"
+        " stop that, or say --anyway",
+        file=sys.stderr,
+    )
+    return None
 
 
 def about(target: str, argv: Sequence[str], busy: float) -> dict[str, Any]:

@@ -76,6 +76,12 @@ class ContenderError(Exception):
     """A program that is to be measured failed; the message has its last words."""
 
 
+def end_on_signals() -> None:
+    """Let a signal that ends this program end what it started, too, as Ctrl-C does already."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
 class Trainer:
     """One run of train.py."""
 

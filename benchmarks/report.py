@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 
 from benchmarks import calibration, documents
 
-README = pathlib.Path(__file__).resolve().parent.parent / "README.md"
+BENCH_README = pathlib.Path(__file__).resolve().with_name("README.md")
+README = BENCH_README.parent.parent / "README.md"
+# Speed-up over one thread to a fixed score (Mnih et al. 2016, Table 2).
+PAPERS_SPEED_UP = {1: "1.0", 2: "2.1", 4: "3.7", 8: "6.9", 16: "12.5"}
 # Other programs' share of the machine in any slot above which the table says so.
 WORTH_SAYING = 0.03
 
@@ -106,10 +109,8 @@ def bench_table(result: dict[str, Any]) -> str:
     seconds = statistics.median(slot["seconds"] for r in rounds for slot in r["slots"])
     loops = [loop for r in rounds for loop in r["loops"]]
     lines = [
-        f"{result['date']}, {cores} cores of {result['cpu']}, revision {result['revision']}"
-        f"{' with uncommitted changes' if result['uncommitted'] else ''}:"
-        f" `{result['command']}`; {len(rounds)} rounds, slots of {seconds:.0f} s."
-        " Medians, and the least and the greatest of the rounds.",
+        f"{header(result)} {len(rounds)} rounds, slots of {seconds:.0f} s: medians, and the least"
+        " and the greatest of the rounds.",
         "",
         "| Pong | steps/s |",
         "|---|---|",
@@ -139,18 +140,103 @@ def bench_table(result: dict[str, Any]) -> str:
         " product, in the same minutes.",
     ]
     others = max(slot["others"] + slot["stolen"] for r in rounds for slot in r["slots"])
-    if result["anyway"] or others > WORTH_SAYING:
-        lines.append(
-            f"The machine was not idle: {result['busy_before']:.0%} of it was in use before, and up"
-            f" to {others:.0%} by others in a slot."
-        )
+    if others > WORTH_SAYING:
+        lines.append(f"Others used up to {others:.0%} of the machine in a slot.")
     return "\n".join(lines)
 
 
+def long_table(result: dict[str, Any]) -> str:
+    """The table of `make bench-long` in Markdown."""
+    first, last = result["memory"][0], result["memory"][-1]
+    starts, cartpole = result["seconds_to_first_update"], result["cartpole"]
+    lines = [
+        header(result),
+        "",
+        "| | | required |",
+        "|---|---|---|",
+        f"| memory of all processes, {result['memory_setting']}, {first['steps']:,} →"
+        f" {last['steps']:,} steps | {first['bytes'] / 2**20:.0f} → {last['bytes'] / 2**20:.0f} MiB"
+        f" ({last['bytes'] / first['bytes'] - 1:+.1%}) | +2 % at most |",
+        f"| `train.py` to the first update, 16 workers | {spread(starts, '.1f')} s | ≤ 15 s |",
+        f"| CartPole, 300,000 steps, best mean of 100 games {cartpole['best_mean_of_100']:.0f} |"
+        f" {cartpole['seconds']:.0f} s | ≤ 90 s |",
+    ]
+    return "\n".join(lines)
+
+
+def scaling_table(result: dict[str, Any]) -> str:
+    """The tables of `make bench-scaling` in Markdown."""
+    rounds = result["rounds"]
+    names = [slot["setting"] for slot in rounds[0]["slots"]]
+    points = {slot["setting"]: slot for slot in rounds[0]["slots"]}
+    speed = {name: statistics.median(speeds(rounds, name)) for name in names}
+    memory = {
+        name: statistics.median(slot["bytes"] / 2**20 for slot in of_setting(rounds, name))
+        for name in names
+    }
+    lines = [f"{header(result)} {len(rounds)} rounds: medians.", ""]
+    for network in dict.fromkeys(slot["network"] for slot in points.values()):
+        lines += [
+            f"| {network}: workers × environments of each | steps/s | over 1 × 1 |"
+            " the paper's Table 2 | memory, MiB |",
+            "|---|---|---|---|---|",
+        ]
+        of_network = sorted(
+            (slot for slot in points.values() if slot["network"] == network),
+            key=lambda slot: (slot["envs_per_worker"], slot["n_workers"]),
+        )
+        one = speed[f"1 × 1 {network}"]
+        for slot in of_network:
+            name, n_workers, n_envs = (
+                slot[key] for key in ("setting", "n_workers", "envs_per_worker")
+            )
+            of_paper = PAPERS_SPEED_UP.get(n_workers, "") if n_envs == 1 else ""
+            lines.append(
+                f"| {n_workers} × {n_envs} | {speed[name]:.0f} | {speed[name] / one:.1f} |"
+                f" {of_paper} | {memory[name]:.0f} |"
+            )
+        widest, narrowest = of_network[-1], f"{of_network[-1]['n_workers']} × 1 {network}"
+        n_more = widest["n_workers"] * (widest["envs_per_worker"] - 1)
+        per_env = (memory[widest["setting"]] - memory[narrowest]) / n_more
+        most = max(slot["n_workers"] for slot in of_network if slot["envs_per_worker"] == 1)
+        per_worker = (memory[f"{most} × 1 {network}"] - memory[f"1 × 1 {network}"]) / (most - 1)
+        lines += [
+            "",
+            f"{network}: {per_env:.1f} MiB for one more environment, {per_worker - per_env:.1f} MiB"
+            " for one more worker besides its environment.",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def header(result: dict[str, Any]) -> str:
+    """When, where and of what the figures are."""
+    changed = " with uncommitted changes" if result["uncommitted"] else ""
+    busy = f", {result['busy_before']:.0%} of it in use by others" if result["anyway"] else ""
+    return (
+        f"{result['date']}, {result['cores']} cores of {result['cpu']}{busy}, revision"
+        f" {result['revision']}{changed}: `{result['command']}`."
+    )
+
+
 def write(result: dict[str, Any]) -> str:
-    """Write a result's table into the README, and return it."""
+    """Write the tables of `make bench` into the README, and return them."""
     text = bench_table(result)
     documents.replace_between(README, "make bench", text)
+    return text
+
+
+def write_long(result: dict[str, Any]) -> str:
+    """Write the table of `make bench-long` into the README, and return it."""
+    text = long_table(result)
+    documents.replace_between(README, "make bench-long", text)
+    return text
+
+
+def write_scaling(result: dict[str, Any]) -> str:
+    """Write the tables of `make bench-scaling` into benchmarks/README.md, and return them."""
+    text = scaling_table(result)
+    documents.replace_between(BENCH_README, "make bench-scaling", text)
     return text
 
 
@@ -159,7 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("result", type=pathlib.Path)
     options = parser.parse_args(argv)
-    print(write(json.loads(options.result.read_text(encoding="utf-8"))))
+    result = json.loads(options.result.read_text(encoding="utf-8"))
+    writers = {"bench": write, "bench-long": write_long, "bench-scaling": write_scaling}
+    print(writers[result["command"].split()[1]](result))
     return 0
 
 

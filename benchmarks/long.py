@@ -1,0 +1,126 @@
+"""What takes long to measure: memory over a million steps, start-up, a whole run (`make bench-long`).
+
+    make bench-long
+
+Writes benchmarks/results/<date>-<cpu>-long.json, and from that the README's table. Half an hour on
+2 cores, most of it for the million steps.
+"""
+
+import argparse
+import math
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import bench, contenders, machine, report
+from benchmarks.contenders import Setting, Trainer
+
+N_STARTS = 3
+# From where on memory should not grow any more, and how far it is watched.
+MEMORY_FROM, MEMORY_TO = 100_000, 1_000_000
+CARTPOLE_STEPS = 300_000
+CARTPOLE_SOLVED = 195.0
+# The README's command that solves it.
+CARTPOLE = (
+    "--n_workers=4 --envs_per_worker=4 --network=mlp --initial_lr=7e-4 --rmsprop_epsilon=1e-5"
+    " --rmsprop_initial=0 --max_grad_norm=0.5 --initial_weights=orthogonal --entropy_bonus=0"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, write the JSON and the README's table; returns the exit status."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--anyway", action="store_true", help="also on a busy machine")
+    parser.add_argument("--memory_to", type=int, default=MEMORY_TO, help="agent steps")
+    argv = sys.argv[1:] if argv is None else argv
+    options = parser.parse_args(argv)
+    contenders.end_on_signals()
+    busy = bench.busy_or_refuse(options.anyway)
+    if busy is None:
+        return 1
+    result = bench.about("bench-long", argv, busy) | {"anyway": options.anyway}
+    wide = bench.our_settings(machine.n_cores())[2]
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            result["seconds_to_first_update"] = [
+                seconds_to_first_update(folder / f"start{number}") for number in range(N_STARTS)
+            ]
+            result["cartpole"] = cartpole(folder / "cartpole")
+            memory_of = wide._replace(network="small")
+            result["memory_setting"] = str(memory_of)
+            result["memory"] = memory(memory_of, folder / "memory", options.memory_to)
+    except contenders.ContenderError as error:
+        print(f"bench-long: error: {error}", file=sys.stderr)
+        return 1
+    path = bench.write(result, "long")
+    print(f"\n{report.write_long(result)}\n\nwritten to {path} and README.md")
+    return 0
+
+
+def seconds_to_first_update(folder: pathlib.Path) -> float:
+    """From the start of train.py with 16 workers until its log shows an update.
+
+    The log is written twice a second at most, so this may be half a second too long.
+    """
+    start = time.monotonic()
+    flags = [*Setting(16, 1, "nature").flags, "--manager_wake_interval_seconds=0.01"]
+    trainer = Trainer(flags, folder, "PongNoFrameskip-v4")
+    try:
+        n_rows = 1
+        while True:
+            trainer.wait_for_rows(n_rows, contenders.START_SECONDS)
+            rows = trainer.rows()
+            if rows[-1].updates:
+                seconds = time.monotonic() - start
+                print(f"first update after {seconds:.1f} s", flush=True)
+                return seconds
+            n_rows = len(rows) + 1
+    finally:
+        trainer.close()
+
+
+def cartpole(folder: pathlib.Path) -> dict[str, Any]:
+    """One whole run as a user sees it, start and end included."""
+    start = time.monotonic()
+    flags = [*CARTPOLE.split(), f"--n_steps={CARTPOLE_STEPS}", "--manager_wake_interval_seconds=1"]
+    trainer = Trainer(flags, folder, "CartPole-v1")
+    try:
+        status = trainer.wait()
+        seconds = time.monotonic() - start
+        rows = trainer.rows()
+    finally:
+        trainer.close()
+    if status or rows[-1].steps < CARTPOLE_STEPS:
+        raise contenders.ContenderError("the run of CartPole failed")
+    print(f"CartPole after {seconds:.1f} s", flush=True)
+    best = max((row.score for row in rows if not math.isnan(row.score)), default=0.0)
+    return {"flags": CARTPOLE, "seconds": seconds, "best_mean_of_100": best}
+
+
+def memory(setting: Setting, folder: pathlib.Path, to: int) -> list[dict[str, int]]:
+    """Memory of all processes of a run, what they share counted once, each 100,000 steps."""
+    trainer = Trainer([*setting.flags, "--n_steps=1e12"], folder, "PongNoFrameskip-v4")
+    samples: list[dict[str, int]] = []
+    try:
+        n_rows = 1
+        while not samples or samples[-1]["steps"] < to:
+            # A row a minute, as by default: what the log itself needs must not stand out.
+            trainer.wait_for_rows(n_rows, contenders.START_SECONDS)
+            rows = trainer.rows()
+            n_rows = len(rows) + 1
+            if rows[-1].steps >= MEMORY_FROM * (len(samples) + 1):
+                pids = [process.pid for process in machine.processes(trainer.pid)]
+                n_bytes = machine.resident_bytes(pids)
+                samples.append({"steps": rows[-1].steps, "bytes": n_bytes})
+                print(f"{rows[-1].steps:,} steps: {n_bytes / 2**20:.0f} MiB", flush=True)
+    finally:
+        trainer.close()
+    return samples
+
+
+if __name__ == "__main__":
+    sys.exit(main())

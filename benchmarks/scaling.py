@@ -1,0 +1,84 @@
+"""Throughput and memory over workers, and over environments a worker (`make bench-scaling`).
+
+    make bench-scaling
+
+Each point is a run of train.py of its own; the points take turns in rounds, as in `make bench`.
+Writes benchmarks/results/<date>-<cpu>-scaling.json, and from that the table in
+benchmarks/README.md. About 20 minutes on 2 cores.
+"""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import bench, contenders, machine, report
+from benchmarks.contenders import Setting
+
+WORKERS = (1, 2, 4, 8, 16)
+ENVS_PER_WORKER = (1, 2, 4, 8, 16)
+
+
+def settings(cores: int, network: str) -> list[Setting]:
+    """All points of one network, each once."""
+    points = [Setting(n_workers, 1, network) for n_workers in WORKERS]
+    points += [Setting(max(2, cores), n_envs, network) for n_envs in ENVS_PER_WORKER]
+    return list(dict.fromkeys(points))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, write the JSON and the table; returns the exit status."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--anyway", action="store_true", help="also on a busy machine")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a slot")
+    parser.add_argument("--networks", nargs="+", default=["nature", "small"])
+    argv = sys.argv[1:] if argv is None else argv
+    options = parser.parse_args(argv)
+    contenders.end_on_signals()
+    busy = bench.busy_or_refuse(options.anyway)
+    if busy is None:
+        return 1
+    cores = machine.n_cores()
+    result = bench.about("bench-scaling", argv, busy) | {"anyway": options.anyway, "rounds": []}
+    turns = [point for network in options.networks for point in settings(cores, network)]
+    try:
+        for number in range(options.rounds):
+            order = turns if number % 2 == 0 else turns[::-1]
+            slots = [measure(setting, options.seconds) for setting in order]
+            result["rounds"].append({"slots": slots})
+    except contenders.ContenderError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    path = bench.write(result, "scaling")
+    print(f"\n{report.write_scaling(result)}\n\nwritten to {path} and benchmarks/README.md")
+    return 0
+
+
+def measure(setting: Setting, seconds: float) -> dict[str, Any]:
+    """Throughput and memory of one run, once it is warm."""
+    with tempfile.TemporaryDirectory() as name:
+        trainer = contenders.start_for_slots(setting, pathlib.Path(name) / "run")
+        try:
+            trainer.warm_up()
+            slot = trainer.measure(seconds)
+            pids = [process.pid for process in machine.processes(trainer.pid)]
+            n_bytes = machine.resident_bytes(pids)
+        finally:
+            trainer.close()
+    speed = slot.n_steps / slot.seconds
+    print(f"{setting}: {speed:.0f} steps/s, {n_bytes / 2**20:.0f} MiB", flush=True)
+    return {
+        "setting": str(setting),
+        **setting._asdict(),
+        "n_steps": slot.n_steps,
+        "seconds": slot.seconds,
+        "steps_per_second": speed,
+        "bytes": n_bytes,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

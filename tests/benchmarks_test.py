@@ -1,0 +1,205 @@
+"""The benchmark's arithmetic and its documents; nothing is measured here."""
+
+import copy
+import itertools
+import json
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from a3c import network
+from benchmarks import bench, calibration, contenders, documents, machine, profiling, report
+from benchmarks.contenders import PeerSetting, Row, Setting
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = sorted((ROOT / "benchmarks/results").glob("*-cores.json"))
+
+
+@pytest.mark.parametrize("name", ["nature", "small"])
+def test_the_limit_counts_every_product_of_the_network(name: str) -> None:
+    """Parity: the table of layers against the shapes that the network's forward pass has."""
+    shapes = network.weight_shapes(name, (84, 84, 4), 6)
+    weights = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
+    activations = network.forward(name, weights, tf.zeros((1, 84, 84, 4), tf.uint8)).activations
+    layers = [
+        calibration.Layer(int(np.prod(output.shape)), int(np.prod(shapes[f"{layer}_kernel"][:-1])))
+        for layer, output in activations.items()
+    ]
+    heads = calibration.Layer(6 + 1, shapes["policy_kernel"][0])
+    assert (*layers, heads) == calibration.LAYERS[name]
+
+
+def test_the_limit_of_a_known_machine() -> None:
+    """Analytic: figures one can add up in the head.
+
+    A network of two layers, 100 and 10 products: acting takes 220 operations; learning 3·220 less
+    the 200 of the first layer's input gradient, for 6 states per 5 steps.
+    """
+    calibration.LAYERS["toy"] = (calibration.Layer(10, 10), calibration.Layer(2, 5))
+    try:
+        assert calibration.flop("toy") == (220.0, 460.0 * 6 / 5)
+        loops = calibration.Loops(t_frame=1e-3, flop_per_second=1e6)
+        expected = 4 / (4e-3 + 220e-6 + 552e-6)
+        assert calibration.limit(4, "toy", loops) == pytest.approx(expected)
+    finally:
+        del calibration.LAYERS["toy"]
+
+
+def test_rows_tell_their_seconds() -> None:
+    """Analytic: the time between rows is their steps by their steps/s; the first one's is before."""
+    rows = [Row(100, 1, 7.0, 0.0), Row(150, 2, 25.0, 0.0), Row(250, 3, 50.0, 0.0)]
+    assert contenders.seconds_between(rows) == pytest.approx(2.0 + 2.0)
+
+
+def test_turns_alternate() -> None:
+    """Analytic: everybody has one turn, and no two of ours follow each other while a peer waits."""
+    ours = bench.our_settings(2)
+    turns = bench.in_turns(ours, bench.PEER_SETTINGS)
+    assert sorted(map(str, turns)) == sorted(map(str, [*ours, *bench.PEER_SETTINGS]))
+    for first, second in itertools.pairwise(turns):
+        assert not (isinstance(first, Setting) and isinstance(second, Setting))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 16])
+def test_a_wide_setting_has_two_workers(cores: int) -> None:
+    """Analytic: so that threads are what is measured."""
+    for setting in bench.our_settings(cores):
+        assert setting.n_workers >= 2
+
+
+def result_of(speeds: dict[Any, list[float]]) -> dict[str, Any]:
+    """A benchmark's result with these steps/s in its rounds."""
+    n_rounds = len(next(iter(speeds.values())))
+    loops = {"t_frame": 100e-6, "flop_per_second": 1e11}
+    return {
+        "date": "2020-01-01 00:00",
+        "command": "make bench",
+        "revision": "abc",
+        "uncommitted": False,
+        "cpu": "Toy",
+        "cores": 2,
+        "busy_before": 0.01,
+        "anyway": False,
+        "rounds": [
+            {
+                "loops": [loops, loops],
+                "slots": [
+                    {
+                        "setting": str(setting),
+                        **setting._asdict(),
+                        "seconds": 10.0,
+                        "steps_per_second": of_rounds[i],
+                        "others": 0.0,
+                        "stolen": 0.0,
+                        **({"env_cost": 1.1 + i / 10} if isinstance(setting, Setting) else {}),
+                    }
+                    for setting, of_rounds in speeds.items()
+                ],
+            }
+            for i in range(n_rounds)
+        ],
+    }
+
+
+RESULT = result_of(
+    {
+        Setting(16, 1, "nature"): [110.0, 240.0, 130.0],
+        Setting(4, 4, "nature"): [200.0, 440.0, 230.0],
+        Setting(2, 8, "nature"): [190.0, 450.0, 225.0],
+        Setting(2, 8, "small"): [600.0, 1300.0, 640.0],
+        PeerSetting("DummyVecEnv", 1, "nature"): [90.0, 500.0, 90.0],
+        PeerSetting("DummyVecEnv", 2, "nature"): [100.0, 200.0, 100.0],
+        PeerSetting("SubprocVecEnv", 1, "small"): [200.0, 400.0, 200.0],
+    }
+)
+
+
+def test_ratios_are_taken_within_each_round() -> None:
+    """Analytic: against the peer's best setting by median, where the machine doubled its speed."""
+    rows = report.ratios(RESULT)
+    assert [row.of_rounds for row in rows[:3]] == [
+        pytest.approx([1.1, 1.2, 1.3]),
+        pytest.approx([2.0, 2.2, 2.3]),
+        pytest.approx([3.0, 3.25, 3.2]),
+    ]
+    most = calibration.limit(2, "small", calibration.Loops(100e-6, 1e11))
+    assert rows[4].of_rounds == pytest.approx([600 / most, 1300 / most, 640 / most])
+    assert rows[-1].of_rounds == pytest.approx([1.1, 1.2, 1.3])
+    assert "| 1.20 (1.10–1.30) | ≥ 1.1 |" in report.bench_table(RESULT)
+
+
+def test_a_busy_machine_shows_in_the_table() -> None:
+    """Analytic: after --anyway, and where others came in between; else nothing is said."""
+    assert "thers" not in report.bench_table(RESULT)
+    assert "1% of it in use by others" in report.bench_table(RESULT | {"anyway": True})
+    disturbed = copy.deepcopy(RESULT)
+    disturbed["rounds"][1]["slots"][2]["others"] = 0.2
+    assert "Others used up to 20% of the machine" in report.bench_table(disturbed)
+
+
+def test_a_busy_machine_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Analytic: one line, and nothing is started."""
+    monkeypatch.setattr(machine, "busy_share", lambda: 0.5)
+    monkeypatch.setattr(contenders, "PEER_PYTHON", pathlib.Path(__file__))
+    monkeypatch.setattr(bench, "run", lambda *_: pytest.fail("it ran"))
+    assert bench.main([]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_text_goes_between_its_markers(tmp_path: pathlib.Path) -> None:
+    """Analytic: what is around stays; twice is as once; without markers it is an error."""
+    path = tmp_path / "x.md"
+    begin, end = "<!-- a: written by a script -->", "<!-- end of a -->"
+    path.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
+    for _ in range(2):
+        documents.replace_between(path, "a", "new\n")
+        assert path.read_text(encoding="utf-8") == f"before\n{begin}\nnew\n{end}\nafter\n"
+    with pytest.raises(ValueError, match="no markers for b"):
+        documents.replace_between(path, "b", "new")
+
+
+def test_environment_processes_are_told_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analytic: trainer 10 with fork server 11, resource tracker 12, and environments 20, 21."""
+    everybody = [
+        machine.Process(pid, parent, 10, 0.0)
+        for pid, parent in [(10, 1), (11, 10), (12, 10), (20, 11), (21, 11)]
+    ]
+    monkeypatch.setattr(machine, "processes", lambda session: everybody)
+    assert [process.pid for process in machine.environment_processes(10)] == [20, 21]
+
+
+@pytest.mark.parametrize(
+    ("stack", "part"),
+    [
+        ("thread (1);clocked_run (x);run (y);clocked_act (z);__call__ (w)", "act"),
+        ("thread (1);clocked_run (x);run (y);_collect (z)", "python"),
+        ("MainThread;main (train.py:1);_watch (training.py:2)", "rest"),
+    ],
+)
+def test_a_sampled_stack_is_put_down_to_its_part(stack: str, part: str) -> None:
+    """Analytic: by the clocks' own names in it."""
+    assert profiling.part_of(stack) == part
+
+
+def test_the_readme_has_the_table_of_the_last_result() -> None:
+    """Analytic: by the script, from the newest of the committed results."""
+    found = re.search(r"<!-- make bench: .*?-->\n(.*?)\n?<!-- end of make bench -->", README, re.S)
+    assert found
+    if RESULTS:
+        result = json.loads(RESULTS[-1].read_text(encoding="utf-8"))
+        assert found[1] == report.bench_table(result)
+
+
+def test_the_peers_packages_are_pinned_and_name_no_index() -> None:
+    """Analytic: every line is a comment or an exact version."""
+    text = (ROOT / "benchmarks/requirements.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines
+    assert [line for line in lines if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
