@@ -7,7 +7,6 @@ process first, so that no environment process is left with half a request.
 """
 
 import csv
-import itertools
 import json
 import os
 import pathlib
@@ -64,12 +63,11 @@ class Slot(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a row of progress.csv says of the time since the row before."""
+    """What is read of a row of progress.csv."""
 
     steps: int
     updates: int
-    steps_per_second: float
-    score: float
+    score: float  # mean of the last 100 games
 
 
 class ContenderError(Exception):
@@ -114,16 +112,23 @@ class Trainer:
             Row(
                 int(row["misc/steps"]),
                 int(row["misc/updates"]),
-                float(row["misc/steps_per_second"]),
                 float(row["rl/episode_reward_mean_100"]),
             )
             for row in csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
         ]
 
-    def wait_for_rows(self, n_rows: int, seconds: float) -> None:
-        """Wait until progress.csv has so many rows; ContenderError if that fails or takes long."""
-        until = time.monotonic() + seconds
-        while len(self.rows()) < n_rows:
+    def wait_for_rows(self, n_rows: int, seconds: float) -> list[Row]:
+        """Wait until progress.csv has so many rows, and return all.
+
+        ContenderError if the run ends or takes longer.
+        """
+        until, size = time.monotonic() + seconds, -1
+        while True:
+            # Only a look at its size: reading it again and again would be measured, too.
+            size_now = self._progress.stat().st_size if self._progress.exists() else 0
+            if size_now != size and len(rows := self.rows()) >= n_rows:
+                return rows
+            size = size_now
             if self._process.poll() is not None or time.monotonic() > until:
                 raise ContenderError(f"train.py made no progress; it said:\n{self._last_words()}")
             time.sleep(0.02)
@@ -133,20 +138,20 @@ class Trainer:
         self.wait_for_rows(WARM_UP_ROWS, START_SECONDS)
 
     def measure(self, seconds: float) -> Slot:
-        """Measure from the end of one row to the end of another.
+        """Measure from one row's appearance to another's.
 
         The first new row began in the slot before, and the pause is in it; the second is for
         caches to warm up. Neither counts.
         """
-        n_rows_before = len(self.rows())
-        self.wait_for_rows(n_rows_before + 2, SILENCE_SECONDS)
-        before, first = self._env_cpu(), len(self.rows())
+        before = self.wait_for_rows(len(self.rows()) + 2, SILENCE_SECONDS)
+        start, cpu = time.perf_counter(), self._env_cpu()
         time.sleep(seconds)
-        self.wait_for_rows(max(len(self.rows()), first) + 1, SILENCE_SECONDS)
-        after, rows = self._env_cpu(), self.rows()
-        n_steps = rows[-1].steps - rows[first - 1].steps
-        elapsed = seconds_between(rows[first - 1 :])
-        return Slot(n_steps, elapsed, (after - before) / n_steps)
+        after = self.wait_for_rows(len(self.rows()) + 1, SILENCE_SECONDS)
+        elapsed, cpu = time.perf_counter() - start, self._env_cpu() - cpu
+        n_steps = after[-1].steps - before[-1].steps
+        if not n_steps:
+            raise ContenderError("train.py did not learn anything in a whole slot")
+        return Slot(n_steps, elapsed, cpu / n_steps)
 
     def pause(self) -> None:
         """Stop it where it is, with every request to an environment answered."""
@@ -176,14 +181,6 @@ class Trainer:
 
     def _last_words(self) -> str:
         return "\n".join(self._output.read_text(encoding="utf-8").splitlines()[-20:])
-
-
-def seconds_between(rows: list[Row]) -> float:
-    """Seconds from the first row's writing to the last's; a row tells its steps and steps/s."""
-    return sum(
-        (row.steps - before.steps) / row.steps_per_second
-        for before, row in itertools.pairwise(rows)
-    )
 
 
 def start_for_slots(setting: Setting, folder: pathlib.Path) -> Trainer:

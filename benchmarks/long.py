@@ -72,8 +72,7 @@ def seconds_to_first_update(folder: pathlib.Path) -> float:
     try:
         n_rows = 1
         while True:
-            trainer.wait_for_rows(n_rows, contenders.START_SECONDS)
-            rows = trainer.rows()
+            rows = trainer.wait_for_rows(n_rows, contenders.START_SECONDS)
             if rows[-1].updates:
                 seconds = time.monotonic() - start
                 print(f"first update after {seconds:.1f} s", flush=True)
@@ -109,8 +108,7 @@ def memory(setting: Setting, folder: pathlib.Path, to: int) -> list[dict[str, in
         n_rows = 1
         while not samples or samples[-1]["steps"] < to:
             # A row a minute, as by default: what the log itself needs must not stand out.
-            trainer.wait_for_rows(n_rows, contenders.START_SECONDS)
-            rows = trainer.rows()
+            rows = trainer.wait_for_rows(n_rows, contenders.START_SECONDS)
             n_rows = len(rows) + 1
             if rows[-1].steps >= MEMORY_FROM * (len(samples) + 1):
                 pids = [process.pid for process in machine.processes(trainer.pid)]

@@ -3,10 +3,11 @@
 Runs in the environment that `make bench` makes (.peer), which has no TensorFlow, as ours has no
 torch. Reads one line of JSON for each measurement, {"vec", "network", "n_threads", "seconds"}, and
 answers with one, {"n_steps", "seconds"}; in between it waits and uses no core. An empty line, or
-the end of the input, ends it.
+the end of the input, ends it. Both networks' models use the same environments in turn.
 """
 
 import contextlib
+import functools
 import json
 import sys
 import time
@@ -82,32 +83,34 @@ def make_pong(**options: Any) -> gymnasium.Env:
     return gymnasium.make("PongNoFrameskip-v4", **options)
 
 
-def make_model(vec: str, network: str) -> A2C:
-    """The peer with its own Atari wrappers and policy, and its own settings throughout."""
+@functools.cache
+def make_env(vec: str) -> VecFrameStack:
+    """All environments, in its own Atari wrappers; made once, as starting processes takes long."""
     env = make_atari_env(make_pong, n_envs=N_ENVS, seed=0, vec_env_cls=VECS[vec])
-    return A2C("CnnPolicy", VecFrameStack(env, 4), device="cpu", policy_kwargs=POLICIES[network])
+    return VecFrameStack(env, 4)
+
+
+@functools.cache
+def make_model(vec: str, network: str) -> A2C:
+    """The peer with its own policy and settings throughout."""
+    return A2C("CnnPolicy", make_env(vec), device="cpu", policy_kwargs=POLICIES[network])
 
 
 def main() -> None:
     """Measure what the lines of the input ask for."""
     answers = sys.stdout
-    models: dict[tuple[str, str], A2C] = {}
     with contextlib.redirect_stdout(sys.stderr):  # the answers' lines are ours alone
         for line in sys.stdin:
             if not line.strip():
                 break
             wanted = json.loads(line)
-            key = wanted["vec"], wanted["network"]
-            if key not in models:
-                models[key] = make_model(*key)
+            model = make_model(wanted["vec"], wanted["network"])
             torch.set_num_threads(wanted["n_threads"])
             timer = Timer(wanted["seconds"])
-            models[key].learn(10**12, callback=timer, reset_num_timesteps=False)
+            model.learn(10**12, callback=timer, reset_num_timesteps=False)
             assert timer.measured is not None
             seconds, n_steps = timer.measured
             print(json.dumps({"n_steps": n_steps, "seconds": seconds}), file=answers, flush=True)
-        for model in models.values():
-            model.get_env().close()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from a3c import network
 from benchmarks import bench, calibration, contenders, documents, machine, profiling, report
-from benchmarks.contenders import PeerSetting, Row, Setting
+from benchmarks.contenders import PeerSetting, Setting
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,12 +48,6 @@ def test_the_limit_of_a_known_machine() -> None:
         assert calibration.limit(4, "toy", loops) == pytest.approx(expected)
     finally:
         del calibration.LAYERS["toy"]
-
-
-def test_rows_tell_their_seconds() -> None:
-    """Analytic: the time between rows is their steps by their steps/s; the first one's is before."""
-    rows = [Row(100, 1, 7.0, 0.0), Row(150, 2, 25.0, 0.0), Row(250, 3, 50.0, 0.0)]
-    assert contenders.seconds_between(rows) == pytest.approx(2.0 + 2.0)
 
 
 def test_turns_alternate() -> None:
