@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
     from a3c.shared import SharedState
 
 FORMAT_VERSION = 1
@@ -219,14 +221,24 @@ def check_fits(info: Info, subject: Subject) -> None:
 
 def restore(info: Info, shared: "SharedState") -> None:
     """Load weights, and statistics where there are some. No worker may run yet."""
-    import tensorflow as tf
-
     parts = {"weights": shared.weights}
     if info.has_statistics:
         parts["mean_squares"] = shared.mean_squares
+    _restore(info, parts)
+
+
+def restore_weights(info: Info, weights: "dict[str, tf.Variable]") -> None:
+    """Load the weights alone, which is all that playing needs."""
+    _restore(info, {"weights": weights})
+
+
+def _restore(info: Info, parts: "dict[str, dict[str, tf.Variable]]") -> None:
+    import tensorflow as tf
+
     try:
         status = tf.train.Checkpoint(**parts).read(str(info.prefix))
         status.assert_existing_objects_matched()
+        status.expect_partial()  # what else it holds is not asked for
     except (ValueError, AssertionError, tf.errors.OpError) as error:
         raise UnusableCheckpoint(
             f"cannot restore {info.prefix}: {str(error).splitlines()[0]}"

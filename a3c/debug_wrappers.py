@@ -1,5 +1,6 @@
-"""Helps to see which frame is which: numbers drawn on frames, a stack spread out side by side."""
+"""Helps to see: numbers drawn on frames, a stack spread out, every frame shown to a watcher."""
 
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -27,6 +28,38 @@ class NumberFrames(gymnasium.Wrapper):
         frame, reward, terminated, truncated, info = self.env.step(action)
         self._n_frames += 1
         return draw_number(frame, self._n_frames), reward, terminated, truncated, info
+
+
+class WatchFrames(gymnasium.Wrapper):
+    """Calls `see` with every frame as a person would see it, those of a random start included.
+
+    Where observations are no images, a frame is what the environment renders.
+    """
+
+    def __init__(
+        self, env: gymnasium.Env, see: Callable[[np.ndarray], None], renders: bool
+    ) -> None:
+        super().__init__(env)
+        self._see = see
+        self._renders = renders
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset and show the first frame."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._show(observation)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step and show one frame."""
+        result = self.env.step(action)
+        self._show(result[0])
+        return result
+
+    def _show(self, observation: Any) -> None:
+        frame: Any = self.env.render() if self._renders else observation
+        self._see(frame)
 
 
 def draw_number(frame: np.ndarray, number: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import importlib
 import itertools
 import pathlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import ale_py
@@ -90,18 +90,29 @@ def describe_env(settings: EnvSettings) -> EnvDescription:
 
 
 def make_env(
-    settings: EnvSettings, worker: int = 0, env: int = 0, first_game: int = 0
+    settings: EnvSettings,
+    worker: int = 0,
+    env: int = 0,
+    first_game: int = 0,
+    see: Callable[[np.ndarray], None] | None = None,
 ) -> gymnasium.Env:
-    """Make environment `env` of worker `worker`; its first reset starts game `first_game`."""
+    """Make environment `env` of worker `worker`; its first reset starts game `first_game`.
+
+    `see` is called with every frame in colour.
+    """
     base = _make_base(settings.env_id)
     is_image = _check_supported(settings, base)
+    if see is not None and not is_image:
+        base = _make_rendering(settings.env_id, base)
     path = None
     if settings.monitor_dir is not None:
         path = pathlib.Path(settings.monitor_dir) / f"{worker}.{env}.monitor.csv"
     monitor = Monitor(base, settings.env_id, path, settings.t_start, counts_own_steps=not is_image)
     key = (settings.seed, worker, env, first_game)
     seeds = _emulator_seeds(*key, every_game=not isinstance(base.unwrapped, AtariEnv))
-    seeded = preprocessing.SeedGames(monitor, seeds)
+    seeded: gymnasium.Env = preprocessing.SeedGames(monitor, seeds)
+    if see is not None:
+        seeded = debug_wrappers.WatchFrames(seeded, see, renders=not is_image)
     if is_image:
         return _preprocess(seeded, settings, _n_noops(*key, settings.max_n_noops), monitor)
     if base.observation_space.dtype == np.float32:
@@ -162,7 +173,15 @@ def _emulator_seeds(
         yield int(seeding.seed_sequence(*key).generate_state(1)[0]) if wanted else None
 
 
-def _make_base(env_id: str) -> gymnasium.Env:
+def _make_rendering(env_id: str, base: gymnasium.Env) -> gymnasium.Env:
+    """Make it anew, so that it draws what its numbers say."""
+    base.close()
+    if "rgb_array" not in base.metadata.get("render_modes", ()):
+        raise UnsupportedEnv(f"{env_id} cannot be shown: it draws no pictures")
+    return _make_base(env_id, render_mode="rgb_array")
+
+
+def _make_base(env_id: str, **kwargs: Any) -> gymnasium.Env:
     """Make the bare environment, with its time limit but without Gymnasium's checks."""
     gymnasium.register_envs(ale_py)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -177,7 +196,6 @@ def _make_base(env_id: str) -> gymnasium.Env:
         raise UnsupportedEnv(_explain_unknown(env_id, error)) from error
     spec.order_enforce = False
     spec.disable_env_checker = True
-    kwargs: dict[str, Any] = {}
     if spec.entry_point == ATARI:
         if spec.kwargs.get("obs_type", "rgb") != "rgb":
             raise UnsupportedEnv(f"{env_id} shows no frames: {SUPPORTED}")

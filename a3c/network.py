@@ -41,6 +41,16 @@ class Predictions(NamedTuple):
     activations: dict[str, tf.Tensor]  # each hidden layer's output, for the histograms
 
 
+def compute_in_calling_threads() -> None:
+    """Every operation runs in the thread that called for it; to be said before the first one.
+
+    With pools of TensorFlow's own, each call hops from its thread to a pool's and back, and the
+    calls of many threads queue for a pool as small as the machine.
+    """
+    tf.config.threading.set_inter_op_parallelism_threads(-1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+
+
 def weight_shapes(
     network: str, observation_shape: tuple[int, ...], n_actions: int
 ) -> dict[str, tuple[int, ...]]:

@@ -50,7 +50,7 @@ def train(
     restore_from: Info | None = None,
 ) -> int:
     """Train until the run has its steps or is stopped; returns the exit status."""
-    _configure_tensorflow()
+    network.compute_in_calling_threads()
     _keep_freed_memory()
     counts = Counts(**restore_from.counters) if restore_from else Counts()
     log = logs.RunLog(folder, counts.steps, params.n_steps)
@@ -68,16 +68,6 @@ def train(
         return _Watch(params, shared, workers, checkpointer, log, signals, reports).run()
     finally:
         log.close()
-
-
-def _configure_tensorflow() -> None:
-    """Every operation runs in the thread that called for it: the workers are the parallelism.
-
-    With pools of TensorFlow's own, each call hops from the worker to a pool's thread and back, and
-    16 workers' calls queue for a pool as small as the machine.
-    """
-    tf.config.threading.set_inter_op_parallelism_threads(-1)
-    tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
 def _keep_freed_memory() -> None:

@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "params": set(),
     "seeding": set(),
     "run_dir": {"params"},
+    "atari_scores": set(),
     # the environment side
     "preprocessing": set(),
     "debug_wrappers": set(),
@@ -33,8 +34,13 @@ ALLOWED: dict[str, set[str]] = {
     "shared": {"network", "optimizer"},
     "checkpoint": {"shared"},
     "worker": {"losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"},
+    # pictures for people
+    "views": {"debug_wrappers"},
+    "screens": set(),
     # both
-    "evaluation": {"env", "network", "checkpoint", "seeding"},
+    "evaluation": {
+        *("env", "network", "checkpoint", "seeding", "atari_scores", "stopping", "worker"),
+    },
 }
 ALLOWED["training"] = set(ALLOWED)
 

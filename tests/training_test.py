@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c import checkpoint, logs, params, stopping, training
+from a3c import checkpoint, logs, network, params, stopping, training
 from a3c.checkpoint import Subject
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopSignals
@@ -60,7 +60,7 @@ class _EveryThird(collections.abc.Collection):
 @pytest.fixture(autouse=True)
 def whole(monkeypatch):
     """Threads of TensorFlow's cannot be configured in a process that has used it already."""
-    monkeypatch.setattr(training, "_configure_tensorflow", lambda: None)
+    monkeypatch.setattr(network, "compute_in_calling_threads", lambda: None)
 
 
 @pytest.fixture

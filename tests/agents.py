@@ -1,0 +1,37 @@
+"""Checkpoints of untrained agents, for tests of what plays them."""
+
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from a3c import checkpoint, network
+from a3c.checkpoint import Checkpointer, Subject
+from a3c.shared import Counters, Counts, SharedState
+
+CARTPOLE = Subject("CartPole-v1", "generic", "mlp", (4,), 2)
+SHORT_PONG = Subject("tests.toys:toys/ShortPong-v0", "generic", "small", (84, 84, 4), 6)
+
+
+def make_weights(subject: Subject, seed: int = 0) -> dict[str, np.ndarray]:
+    shapes = network.weight_shapes(subject.network, subject.observation_shape, subject.n_actions)
+    return network.initial_weights(shapes, "glorot", np.random.default_rng(seed))
+
+
+def save(
+    folder: pathlib.Path, subject: Subject = CARTPOLE, *, weights_only: bool = False
+) -> checkpoint.Info:
+    """A checkpoint as training writes it at its step 70, or with weights only."""
+    shared = SharedState(
+        make_weights(subject),
+        rmsprop_initial=1.0,
+        rmsprop_decay=0.99,
+        rmsprop_epsilon=0.1,
+        max_grad_norm=1.0,
+        counters=Counters(1000, Counts(70, 14, 3, 71)),
+    )
+    checkpointer = Checkpointer(folder, shared, subject, {}, 1)
+    if weights_only:
+        del checkpointer._copies["mean_squares"]
+        checkpointer._checkpoint = tf.train.Checkpoint(**checkpointer._copies)
+    return checkpoint.read_info(checkpointer.save())
