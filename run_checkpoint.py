@@ -1,0 +1,305 @@
+"""Watch a trained agent play, film it, and measure how good it is.
+
+    python3 run_checkpoint.py PongNoFrameskip-v4 runs/<run>/checkpoints/
+    python3 run_checkpoint.py runs/<run> --no_render --episodes 30 --json scores.json
+    python3 run_checkpoint.py runs/<run> --video film.mp4 --eyes
+
+In a window where there is a display, at the game's true speed; otherwise, and with --no_render, as
+fast as it goes, several games at once. Games are whole and scores unclipped, as published ones are:
+see a3c/evaluation.py. Environment processes import this file too, as the main script; so everything
+heavy is imported inside functions.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from a3c.params import BadInput
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from a3c.checkpoint import Info
+    from a3c.env import EnvDescription, EnvSettings
+    from a3c.evaluation import Decision, Game, Policy, Summary
+    from a3c.screens import Screen
+
+WINDOW_FPS = 60.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play; returns the exit status."""
+    from a3c import checkpoint, env, env_process, screens
+
+    bad_input = (BadInput, checkpoint.UnusableCheckpoint, env.UnsupportedEnv, screens.NoScreen)
+    try:
+        arguments = _parse(argv)
+        info = checkpoint.read_info(checkpoint.find(arguments.checkpoint))
+        if arguments.env_id not in (None, info.subject.env_id):
+            raise checkpoint.UnusableCheckpoint(
+                f"{info.prefix} plays {info.subject.env_id}, not {arguments.env_id}"
+            )
+        _check_writable(arguments.json)
+        return _run(arguments, info)
+    except bad_input as error:
+        print(f"run_checkpoint.py: error: {error}", file=sys.stderr)
+        return 2
+    except env_process.EnvError as error:
+        print(f"run_checkpoint.py: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(message)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(
+        prog="run_checkpoint.py",
+        usage="python3 run_checkpoint.py [env_id] checkpoint [flags]",
+        description="Watch a trained agent play, film it, and measure how good it is.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("env_id", nargs="?", help="stands in the checkpoint; given, it must be that")
+    add("checkpoint", type=pathlib.Path, help="a run folder, a checkpoints folder, or a checkpoint")
+    add("--episodes", type=_count, metavar="N", help="games to play [30; with --video 1]")
+    add("--greedy", action="store_true", help="do what is likeliest instead of drawing actions")
+    add("--seed", type=_seed, default=0, metavar="N", help="of starts and actions [0]")
+    add("--video", type=pathlib.Path, metavar="FILE", help="film the games: film.mp4 or film.gif")
+    add("--eyes", action="store_true", help="beside the game what the agent sees and thinks")
+    add("--speed", type=_speed, metavar="X", help="of the window; 1 is the game's true speed [1]")
+    add("--no_render", action="store_true", help="open no window")
+    add("--n_envs", type=_count, metavar="N", help="games at once without pictures [one a core]")
+    add("--json", type=pathlib.Path, metavar="FILE", help="write scores and summary there too")
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.video is not None and arguments.speed is not None:
+        raise BadInput("--speed is for the window; a film has the game's true speed")
+    return arguments
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1, 10**6)
+
+
+def _seed(text: str) -> int:
+    return _whole(text, 0, 2**32 - 1)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text} is out of range ({least} to {most})")
+    return number
+
+
+def _speed(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.01 <= number <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no speed (0.01 to 1000)")
+    return number
+
+
+def _check_writable(path: pathlib.Path | None) -> None:
+    """Before an hour of play, not after it."""
+    if path is not None:
+        try:
+            path.open("a").close()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise BadInput(f"cannot write {path}: {reason}") from None
+
+
+def _run(arguments: argparse.Namespace, info: "Info") -> int:
+    from a3c import screens
+
+    in_window = arguments.video is None and not arguments.no_render and screens.has_display()
+    if arguments.video is None and not in_window:
+        for name in ("eyes", "speed"):
+            if getattr(arguments, name):
+                why = "--no_render opens none" if arguments.no_render else "there is no display"
+                raise BadInput(f"--{name} needs a window, but {why}")
+    if arguments.video is not None:
+        screens.open_film(arguments.video, WINDOW_FPS)  # before TensorFlow: can it be written?
+
+    from a3c import checkpoint, env, evaluation, network
+
+    settings = evaluation.settings_of(info.subject, arguments.seed)
+    description = env.describe_env(settings)
+    found = (description.observation_shape, description.n_actions)
+    subject = info.subject._replace(observation_shape=found[0], n_actions=found[1])
+    checkpoint.check_fits(info, subject)
+    network.compute_in_calling_threads()
+    policy = evaluation.load_policy(info, arguments.greedy)
+
+    n_games = arguments.episodes or (1 if arguments.video else evaluation.N_GAMES)
+    how = "the likeliest actions" if arguments.greedy else "sampled actions"
+    print(
+        f"{info.prefix}: {info.subject.env_id} after {info.counters['steps']:,} steps;"
+        f" {_games(n_games)}, {how}, seed {arguments.seed}",
+        flush=True,
+    )
+    if in_window or arguments.video is not None:
+        playing = _play_on_screen(arguments, policy, settings, description, n_games)
+    else:
+        n_at_once = min(arguments.n_envs or os.cpu_count() or 1, n_games)
+        playing = evaluation.play_many(policy, settings, description, n_games, n_at_once)
+    games: list[Game] = []
+    try:
+        for game in playing:
+            games.append(game)
+            print(_line(game, description.kind), flush=True)
+    except screens.Closed:
+        print("the window was closed")
+    games.sort()
+    summary = evaluation.summarise(info.subject.env_id, games)
+    _print_summary(summary)
+    if arguments.video is not None:
+        print(f"filmed in {arguments.video}")
+    if arguments.json is not None:
+        _write_json(arguments, info, games, summary)
+    return 0
+
+
+def _line(game: "Game", kind: str) -> str:
+    limit = "108,000 frames" if kind == "image" else "its limit of time"
+    cut_off = f", cut off by {limit}" if game.cut_off else ""
+    return f"game {game.number:3}: score {game.score:g}, {game.length:,} steps{cut_off}"
+
+
+def _games(n: int) -> str:
+    return "1 game" if n == 1 else f"{n} games"
+
+
+def _print_summary(summary: "Summary") -> None:
+    if not summary.n_games:
+        print("no game was played to its end")
+        return
+    sd = "" if math.isnan(summary.sd) else f" sd {summary.sd:.2f},"
+    print(
+        f"{_games(summary.n_games)}: mean {summary.mean:.2f},{sd}"
+        f" median {summary.median:g}, min {summary.min:g}, max {summary.max:g}"
+    )
+    if summary.human_normalised is not None:
+        print(
+            f"human-normalised: {100 * summary.human_normalised:.1f} %"
+            " (0: random play, 100: a person)"
+        )
+
+
+def _write_json(
+    arguments: argparse.Namespace, info: "Info", games: Sequence["Game"], summary: "Summary"
+) -> None:
+    content = {
+        "env_id": info.subject.env_id,
+        "checkpoint": str(info.prefix),
+        "steps": info.counters["steps"],
+        "seed": arguments.seed,
+        "greedy": arguments.greedy,
+        "games": [game._asdict() for game in games],
+        "summary": {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in summary._asdict().items()
+        },
+    }
+    try:
+        arguments.json.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise BadInput(f"cannot write {arguments.json}: {error.strerror}") from None
+
+
+@dataclasses.dataclass
+class _Show:
+    """Shows one game after the other on a screen."""
+
+    screen: "Screen"
+    rate: float  # frames a second that come in
+    draw_eyes: "Callable[[np.ndarray, Decision], np.ndarray] | None"
+
+    def __post_init__(self) -> None:
+        from a3c import screens
+
+        self._is_wanted = screens.pictures_at(self.rate, self.screen.fps)
+        self._before: np.ndarray | None = None
+        self._panel: np.ndarray | None = None
+
+    def see(self, frame: "np.ndarray") -> None:
+        """A frame of the game; shown, if the screen wants so many."""
+        import numpy as np
+
+        from a3c import views
+
+        shown = frame
+        # Sprites flicker: of two frames that become one picture, each may hold a half of them.
+        if self.rate > self.screen.fps and self._before is not None:
+            shown = np.maximum(self._before, frame)
+        self._before = frame
+        if not next(self._is_wanted):
+            return
+        picture = views.enlarged(shown)
+        if self.draw_eyes is not None:
+            panel = views.Panel().array() if self._panel is None else self._panel
+            picture = views.beside(picture, panel)
+        self.screen.show(picture)
+
+    def watch(self, observation: "np.ndarray", decision: "Decision") -> None:
+        """What the agent sees and decides before the frames that come next."""
+        if self.draw_eyes is not None:
+            self._panel = self.draw_eyes(observation, decision)
+
+
+def _play_on_screen(
+    arguments: argparse.Namespace,
+    policy: "Policy",
+    settings: "EnvSettings",
+    description: "EnvDescription",
+    n_games: int,
+) -> "Iterator[Game]":
+    """One game after the other, in this process, each frame in a window or film."""
+    from a3c import evaluation, screens, views
+
+    names = description.action_meanings or [f"action {i}" for i in range(description.n_actions)]
+    eyes = views.Eyes(names)
+
+    def draw_eyes(observation: "np.ndarray", decision: "Decision") -> "np.ndarray":
+        return eyes.draw(observation, decision.probabilities, decision.action, decision.value)
+
+    fps = evaluation.frames_per_second(settings, description)
+    screen: Screen
+    if arguments.video is not None:
+        # Gymnasium draws CartPole with pygame, which looks for a display even to draw in memory.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        rate, screen = fps, screens.open_film(arguments.video, fps)
+    else:
+        rate = fps * (arguments.speed or 1.0)
+        screen = screens.Window(settings.env_id, min(rate, WINDOW_FPS))
+    show = _Show(screen, rate, draw_eyes if arguments.eyes else None)
+    # Environments stay open to the end: one that draws with pygame closes our window with itself.
+    with contextlib.ExitStack() as open_things:
+        open_things.enter_context(contextlib.closing(screen))
+        for number in range(n_games):
+            here = evaluation.EnvHere(settings, number, show.see)
+            open_things.enter_context(contextlib.closing(here))
+            game = evaluation.play_game(policy, here, settings.seed, number, watch=show.watch)
+            assert game is not None  # nobody stops it
+            yield game
+
+
+if __name__ == "__main__":
+    sys.exit(main())
