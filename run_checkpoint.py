@@ -159,7 +159,7 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
         playing = _play_on_screen(arguments, policy, settings, description, n_games)
     else:
         n_at_once = min(arguments.n_envs or os.cpu_count() or 1, n_games)
-        playing = evaluation.play_many(policy, settings, description, n_games, n_at_once)
+        playing = evaluation.play_many(policy, settings, n_games, n_at_once)
     games: list[Game] = []
     try:
         for game in playing:

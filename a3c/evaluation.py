@@ -70,11 +70,20 @@ class Decision(NamedTuple):
 class Policy:
     """A network with weights of its own. Many threads may decide at once, with equal results."""
 
-    def __init__(self, subject: Subject, greedy: bool = False) -> None:
-        shapes = network.weight_shapes(
-            subject.network, subject.observation_shape, subject.n_actions
-        )
-        self.weights = {name: tf.Variable(tf.zeros(shape)) for name, shape in shapes.items()}
+    def __init__(
+        self,
+        subject: Subject,
+        greedy: bool = False,
+        weights: dict[str, tf.Variable] | None = None,
+    ) -> None:
+        """Without weights, they are zeros yet."""
+        if weights is None:
+            shapes = network.weight_shapes(
+                subject.network, subject.observation_shape, subject.n_actions
+            )
+            weights = {name: tf.Variable(tf.zeros(shape)) for name, shape in shapes.items()}
+        self.weights = weights
+        self.subject = subject
         self._greedy = greedy
         dtype = tf.float32 if subject.network == "mlp" else tf.uint8
 
@@ -204,13 +213,15 @@ def play_game(
 
 
 def play(
-    policy: Policy,
-    settings: EnvSettings,
-    description: EnvDescription,
-    number: int,
-    stop: StopFlag | None = None,
+    policy: Policy, settings: EnvSettings, number: int, stop: StopFlag | None = None
 ) -> Game | None:
     """Play one game in an environment process of its own."""
+    subject = policy.subject
+    description = EnvDescription(
+        *("vector", subject.observation_shape, "float32", subject.n_actions, (), 0.0)
+        if subject.network == "mlp"
+        else ("image", subject.observation_shape, "uint8", subject.n_actions, (), 0.0)
+    )
     processes = EnvProcesses(settings, WORKER, 1, description, n_slots=1, first_games=[number])
     try:
         return play_game(policy, processes, settings.seed, number, stop=stop)
@@ -219,19 +230,14 @@ def play(
 
 
 def play_many(
-    policy: Policy,
-    settings: EnvSettings,
-    description: EnvDescription,
-    n_games: int,
-    n_at_once: int,
+    policy: Policy, settings: EnvSettings, n_games: int, n_at_once: int
 ) -> Iterator[Game]:
     """Play games 0 to n_games - 1, some at once, each in a thread; yields each as it ends."""
     stop = StopFlag()
     with concurrent.futures.ThreadPoolExecutor(n_at_once) as players:
         try:
             games = [
-                players.submit(play, policy, settings, description, number, stop)
-                for number in range(n_games)
+                players.submit(play, policy, settings, number, stop) for number in range(n_games)
             ]
             for game in concurrent.futures.as_completed(games):
                 if (played := game.result()) is not None:

@@ -57,6 +57,7 @@ class RunLog:
     """The open logs of one run. Only the main thread writes them."""
 
     def __init__(self, folder: pathlib.Path, n_steps_done: int, n_steps_in_all: int) -> None:
+        self._folder = folder
         self._writer = tf.summary.create_file_writer(str(folder))
         self._progress_file = (folder / "progress.csv").open("a", newline="", encoding="utf-8")
         self._progress = csv.writer(self._progress_file)
@@ -110,6 +111,19 @@ class RunLog:
                 f"{figures['rl/episodes']:.0f} games  "
                 f"last 100: {figures['rl/episode_reward_mean_100']:.2f}"
             )
+
+    def evaluation(self, n_steps: int, figures: Mapping[str, float]) -> None:
+        """One row of evaluations.csv, a file that begins with its first row, and TensorBoard."""
+        with (self._folder / "evaluations.csv").open("a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if file.tell() == 0:
+                writer.writerow(["steps", *figures])
+            writer.writerow([n_steps, *figures.values()])
+        with self._writer.as_default(step=n_steps):
+            for name, value in figures.items():
+                if not math.isnan(value):
+                    tf.summary.scalar(f"eval/{name}", value)
+        self._writer.flush()
 
     def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         with self._writer.as_default(step=n_steps):

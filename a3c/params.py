@@ -39,6 +39,7 @@ OPTIMIZER = "the optimizer"
 NETWORK = "the network"
 IMAGES = "image environments (vector observations have none of this)"
 CKPTS = "checkpoints"
+EVALUATION = "evaluation while training, as published scores are measured"
 LOGS = "the run folder, logs and debugging"
 
 
@@ -156,6 +157,13 @@ class Params:
         CKPTS, 300.0, "seconds", OCD, "time between two checkpoints", within=(0.01, 1e9))
     keep_ckpts: int = _knob(
         CKPTS, 3, "checkpoints", OURS, "how many of the newest stay", within=(1, 10_000))
+
+    eval_interval_steps: int | None = _knob(
+        EVALUATION, None, "agent steps", OURS,
+        "play whole games with the weights of one moment each time so many steps have passed; the"
+        " best weights stay in checkpoints/best", within=(1, 10**12))
+    eval_episodes: int = _knob(
+        EVALUATION, 10, "games", OURS, "how many games an evaluation plays", within=(1, 10_000))
 
     manager_wake_interval_seconds: float = _knob(
         LOGS, 60.0, "seconds", OCD, "time between two rows of figures", within=(0.01, 1e9))

@@ -21,6 +21,7 @@ import tensorflow as tf
 from a3c import checkpoint, logs, network, optimizer, seeding
 from a3c.checkpoint import Checkpointer, Info, Subject
 from a3c.env import EnvProcesses
+from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.params import Params
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopSignals
@@ -35,6 +36,7 @@ from a3c.worker import (
     Worker,
 )
 
+AnyReport = Report | Evaluated | EvaluationFailed
 GAMES_IN_MEAN = 100
 BAR_INTERVAL_SECONDS = 0.5
 # What differs between any two runs, and is not worth a line when one goes on from the other.
@@ -58,14 +60,23 @@ def train(
         shared = _build_shared(params, subject, Counters(params.n_steps, counts))
         if restore_from:
             _restore(restore_from, shared, params, log)
-        reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        reports: queue.SimpleQueue[AnyReport] = queue.SimpleQueue()
         workers = _build_workers(params, subject, envs, shared, signals, reports, log)
         for processes in envs:
             processes.wait_until_ready()
         checkpointer = Checkpointer(
             folder / "checkpoints", shared, subject, dataclasses.asdict(params), params.keep_ckpts
         )
-        return _Watch(params, shared, workers, checkpointer, log, signals, reports).run()
+        evaluator = None
+        if params.eval_interval_steps is not None:
+            as_dict = dataclasses.asdict(params)
+            evaluator = Evaluator(subject, as_dict, shared, folder, reports.put)
+        watch = _Watch(params, shared, workers, checkpointer, log, signals, reports, evaluator)
+        try:
+            return watch.run()
+        finally:
+            if evaluator is not None:
+                evaluator.stop()
     finally:
         log.close()
 
@@ -115,7 +126,7 @@ def _build_workers(
     envs: Sequence[EnvProcesses],
     shared: SharedState,
     signals: StopSignals,
-    reports: "queue.SimpleQueue[Report]",
+    reports: "queue.SimpleQueue[AnyReport]",
     log: logs.RunLog,
 ) -> list[Worker]:
     hyperparameters = Hyperparameters(
@@ -164,10 +175,11 @@ class _Watch:
         checkpointer: Checkpointer,
         log: logs.RunLog,
         signals: StopSignals,
-        reports: "queue.SimpleQueue[Report]",
+        reports: "queue.SimpleQueue[AnyReport]",
+        evaluator: Evaluator | None = None,
     ) -> None:
         self._params, self._shared, self._workers = params, shared, workers
-        self._checkpointer = checkpointer
+        self._checkpointer, self._evaluator = checkpointer, evaluator
         self._log, self._signals, self._reports = log, signals, reports
         self._last_games: collections.deque[Game] = collections.deque(maxlen=GAMES_IN_MEAN)
         self._measured: dict[str, list[float]] = collections.defaultdict(list)
@@ -197,6 +209,9 @@ class _Watch:
         prefix = self._checkpointer.save()
         self._write_row()
         self._log.say(f"saved {prefix}")
+        if self._evaluator is not None:
+            self._evaluator.finish(lambda: bool(self._signals.received or self._failure))
+            self._take_reports(math.inf)
         return self._conclude()
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
@@ -204,6 +219,8 @@ class _Watch:
         next_checkpoint = time.monotonic() + self._params.ckpt_interval_seconds
         while any(thread.is_alive() for thread in threads):
             self._take_reports(BAR_INTERVAL_SECONDS)
+            if self._evaluator is not None:
+                self._evaluator.begin_if_due()
             counts = self._shared.counters.read()
             self._log.move_bar(counts.steps, counts.games, self._mean_of_last("score"))
             now = time.monotonic()
@@ -213,6 +230,16 @@ class _Watch:
             if now >= next_checkpoint:
                 self._checkpointer.save()
                 next_checkpoint = time.monotonic() + self._params.ckpt_interval_seconds
+
+    def _note_evaluation(self, evaluated: Evaluated) -> None:
+        figures = evaluated.figures
+        self._log.evaluation(evaluated.n_steps, figures)
+        best = f", the best so far: {evaluated.best}" if evaluated.best else ""
+        self._log.say(
+            f"evaluation at {evaluated.n_steps:,} steps:"
+            f" mean score {figures['episode_reward_mean']:.2f},"
+            f" {figures['episode_reward_min']:g} to {figures['episode_reward_max']:g}{best}"
+        )
 
     def _take_reports(self, seconds: float) -> None:
         """Handle reports for so long, however many there are; forever means all that are there."""
@@ -232,6 +259,11 @@ class _Watch:
                         self._measured[name].append(value)
                 case Failure():
                     self._failure = self._failure or report
+                case Evaluated():
+                    self._note_evaluation(report)
+                case EvaluationFailed():
+                    words = f"the evaluation at {report.n_steps:,} steps failed:"
+                    self._log.say(f"{words}\n{report.traceback}".rstrip(), error=True)
 
     def _mean_of_last(self, field: str) -> float:
         games = [getattr(game, field) for game in self._last_games]

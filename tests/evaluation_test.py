@@ -26,9 +26,7 @@ def make_policy(subject: Subject, greedy: bool = False) -> Policy:
 
 def play_all(subject: Subject, seed: int, n_games: int, n_at_once: int) -> list[Game]:
     settings = evaluation.settings_of(subject, seed)
-    description = env.describe_env(settings)
-    games = evaluation.play_many(make_policy(subject), settings, description, n_games, n_at_once)
-    return sorted(games)
+    return sorted(evaluation.play_many(make_policy(subject), settings, n_games, n_at_once))
 
 
 # Human-normalised scores

@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "evaluation": {
         *("env", "network", "checkpoint", "seeding", "atari_scores", "stopping", "worker"),
     },
+    "evaluator": {"evaluation", "checkpoint", "shared", "stopping"},
 }
 ALLOWED["training"] = set(ALLOWED)
 

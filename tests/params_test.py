@@ -64,6 +64,8 @@ RUN_DEFAULTS = {
     "debug": False,
     "no_frame_numbers": False,
     "detailed_logs": False,
+    "eval_interval_steps": None,
+    "eval_episodes": 10,
 }
 
 

@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 from a3c import checkpoint, logs
 from tests import processes
@@ -105,10 +107,13 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Run]]:
 
 @pytest.fixture(scope="module")
 def finished(start) -> dict[str, Run]:
-    """Three short runs with one worker, all ended by themselves."""
+    """Four short runs with one worker, all ended by themselves."""
     runs = {
         "plain": start(*TINY, "CartPole-v1"),
         "detailed": start(*TINY, "--detailed_logs", "CartPole-v1"),
+        "evaluated": start(
+            *(*TINY, "--eval_interval_steps", "200", "--eval_episodes", "2"), "CartPole-v1"
+        ),
         # That --debug by itself changes no bit of a run, debug_dump_test.py says.
         "other seed": start(*TINY, "--seed", "1", "--debug", "CartPole-v1"),
     }
@@ -177,7 +182,7 @@ def test_progress_has_its_rows(finished):
 
 def test_nothing_but_our_own_lines_is_printed(finished):
     """Golden: stderr is empty, TensorFlow's chatter included; log.txt has what the console had."""
-    for name in ("plain", "detailed"):
+    for name in ("plain", "detailed", "evaluated"):
         assert finished[name].err() == ""
     run = finished["plain"]
     assert run.log() == run.out()
@@ -236,6 +241,55 @@ def test_a_run_repeats_bit_for_bit_logged_in_detail_or_not(finished):
     changed = differing(tensors(plain), tensors(other))
     assert len([name for name in changed if "kernel" in name]) == 12
     assert plain.games() != other.games()
+
+
+def test_an_evaluated_run_is_the_same_run(finished):
+    """Golden: weights, statistics and games, bit for bit; what is kept beside them is whole."""
+    plain, evaluated = finished["plain"], finished["evaluated"]
+    assert differing(tensors(plain), tensors(evaluated)) == []
+    assert plain.games() == evaluated.games()
+    with (evaluated.folder / "evaluations.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[-1]["steps"] == "600"
+    best = checkpoint.read_info(checkpoint.find(evaluated.folder / "checkpoints/best"))
+    means = {int(row["steps"]): float(row["episode_reward_mean"]) for row in rows}
+    assert means[best.counters["steps"]] == max(means.values())
+    assert best.has_statistics
+
+
+def test_tensorboard_shows_what_the_files_say(finished):
+    """Parity: every tag, by TensorBoard's own reader, against progress.csv and monitor/."""
+    run = finished["detailed"]
+    events = EventAccumulator(str(run.folder), size_guidance={"tensors": 0}).Reload()
+    tags = set(events.Tags()["tensors"])
+    for name in logs.FIGURES:
+        shown = {e.step: float(make_ndarray(e.tensor_proto)) for e in events.Tensors(name)}
+        rows = {int(row["misc/steps"]): np.float32(row[name]) for row in run.rows()}
+        assert shown == {step: value for step, value in rows.items() if np.isfinite(value)}, name
+    games = [(float(score), float(length)) for _, score, length in run.games()]
+    for i, name in enumerate(("rl/episode_reward_sum", "rl/episode_length_steps")):
+        shown = events.Tensors(name)
+        assert [float(make_ndarray(e.tensor_proto)) for e in shown] == [game[i] for game in games]
+        # At the steps that were counted when it ended, or when its rollout of 5 steps had.
+        late = np.cumsum([length for _, length in games]) - [e.step for e in shown]
+        assert np.abs(late).max() <= 5
+    histograms = tags - set(logs.FIGURES) - {"rl/episode_reward_sum", "rl/episode_length_steps"}
+    weights = {name.split("/")[1] for name in tensors(run)}
+    layers = {name.removesuffix("_kernel") for name in weights if name.endswith("_kernel")}
+    assert histograms == {
+        *(f"{part}/{name}" for part in ("weights", "gradients", "rmsprop") for name in weights),
+        *(f"activations/{layer}" for layer in layers - {"policy", "value"}),
+    }
+    for name in weights:
+        ((step, buckets),) = (
+            (e.step, make_ndarray(e.tensor_proto)) for e in events.Tensors(f"weights/{name}")
+        )
+        array = tensors(run)[f"weights/{name}/.ATTRIBUTES/VARIABLE_VALUE"]
+        assert step == 600
+        assert buckets[:, 2].sum() == array.size
+        np.testing.assert_allclose(
+            [buckets[0, 0], buckets[-1, 1]], [array.min(), array.max()], rtol=1e-6, atol=1e-7
+        )
 
 
 # How runs end

@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c import checkpoint, logs, network, params, stopping, training
+from a3c import checkpoint, evaluation, logs, network, params, stopping, training
 from a3c.checkpoint import Subject
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopSignals
@@ -310,6 +310,71 @@ def test_statistics_start_anew_where_there_are_none(tmp_path, signals, capsys):
         expected = np.ones_like(array) if name.startswith("mean_squares") else saved[name]
         np.testing.assert_array_equal(array, expected, err_msg=name)
     assert not np.array_equal(saved["mean_squares/value_bias"], [1.0])
+
+
+def test_an_evaluation_does_not_change_the_training_by_a_bit(
+    tmp_path, signals, monkeypatch, capsys
+):
+    """Golden: a run that is evaluated in its middle, while it waits and while it works.
+
+    At step 20 training waits for the evaluation to begin; the evaluation, for training's end.
+    """
+    monkeypatch.setattr(training, "BAR_INTERVAL_SECONDS", 0.001)
+    has_begun = threading.Event()
+    evaluated, plain = Envs(), Envs()
+
+    def play(policy: Any, settings: Any, number: int, stop: Any) -> evaluation.Game:
+        has_begun.set()
+        generator = np.random.default_rng(number)
+        n_decisions = 0
+        while not stop.is_set() and (evaluated.n_steps < 40 or n_decisions < 50):
+            policy.decide(generator.standard_normal(3).astype(np.float32), generator)
+            n_decisions += 1
+        return evaluation.Game(number, float(number), 10, False)
+
+    evaluated._on_step = lambda n: wait_until(has_begun.is_set) if n == 20 else None
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "play", play)
+        more = ("--eval_interval_steps", "4", "--eval_episodes", "3")
+        run = train(tmp_path / "evaluated", signals, evaluated, more=more)
+    signals.event = stopping.StopFlag()
+    out = capsys.readouterr().out
+    assert train(tmp_path / "plain", signals, plain).status == run.status == 0
+    expected = Run(0, tmp_path / "plain").weights()
+    for name, array in run.weights().items():
+        assert array.tobytes() == expected[name].tobytes(), name
+    assert run.info().counters == Run(0, tmp_path / "plain").info().counters
+
+    with (run.folder / "evaluations.csv").open(newline="") as file:
+        first, last = ({k: float(v) for k, v in row.items()} for row in csv.DictReader(file))
+    assert 4 <= first["steps"] <= 20
+    assert last["steps"] == 40
+    for row in (first, last):
+        assert (row["episode_reward_mean"], row["episode_reward_max"]) == (1.0, 2.0)
+    best = f"{run.folder}/checkpoints/best/ckpt-{first['steps']:.0f}"
+    words = "steps: mean score 1.00, 0 to 2"
+    assert f"evaluation at {first['steps']:.0f} {words}, the best so far: {best}\n" in out
+    assert f"evaluation at 40 {words}\nfinished at 40 steps" in out
+    events = EventAccumulator(str(run.folder), size_guidance={"tensors": 0}).Reload()
+    for name in set(first) - {"steps"}:
+        shown = {e.step: tf.make_ndarray(e.tensor_proto) for e in events.Tensors(f"eval/{name}")}
+        assert shown == {int(row["steps"]): np.float32(row[name]) for row in (first, last)}, name
+
+
+def test_an_evaluation_that_fails_stops_nothing(tmp_path, signals, monkeypatch, capsys):
+    """Analytic: its traceback is told, and the run goes on to its end."""
+
+    def play(*_: object) -> None:
+        raise RuntimeError("the joystick broke")
+
+    monkeypatch.setattr(evaluation, "play", play)
+    run = train(tmp_path / "run", signals, Envs(), more=("--eval_interval_steps", "40"))
+    assert run.status == 0
+    assert run.info().counters["steps"] == 40
+    err = capsys.readouterr().err
+    assert err.startswith("the evaluation at 40 steps failed:\nTraceback")
+    assert err.endswith("RuntimeError: the joystick broke\n")
+    assert not (run.folder / "evaluations.csv").exists()
 
 
 class FakeLog:

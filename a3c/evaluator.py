@@ -1,0 +1,156 @@
+"""Evaluations while training: of one moment's weights, in a thread of their own; the best stays.
+
+An evaluation begins when training passes a multiple of --eval_interval_steps and none is under way.
+What it needs of the shared state is copied in one go while the gate is shut, as for a checkpoint,
+and from then on it shares nothing with the workers but the machine: training's result does not
+change by a bit. It plays one game at a time, as much work as one more worker that does not learn.
+
+All evaluations of a run play the same games (those of the run's seed), so that their scores differ
+by the policy alone, and `run_checkpoint.py` plays them again. The best was chosen by these games:
+with another seed it will do a little worse.
+"""
+
+import csv
+import pathlib
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from a3c import evaluation
+from a3c.checkpoint import Checkpointer, Subject
+from a3c.shared import Counters, SharedState
+from a3c.stopping import StopFlag
+
+CSV = "evaluations.csv"
+LOOK_INTERVAL_SECONDS = 0.2
+BEST = "best"  # within the checkpoints' folder; of the same form as a checkpoint there
+
+
+class Evaluated(NamedTuple):
+    """An evaluation that ended, as the logs want it."""
+
+    n_steps: int  # of the run, when its weights were copied
+    figures: dict[str, float]
+    best: pathlib.Path | None  # where the weights were saved, if they are the run's best so far
+
+
+class EvaluationFailed(NamedTuple):
+    """An evaluation that broke."""
+
+    n_steps: int
+    traceback: str
+
+
+class Evaluator:
+    """Begins evaluations and ends them. Used by the main thread alone, but for what it starts."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        params: Mapping[str, Any],
+        shared: SharedState,
+        folder: pathlib.Path,
+        report: Callable[[Evaluated | EvaluationFailed], None],
+    ) -> None:
+        """`folder` is the run's; if it has evaluations already, the best of them is to be beaten."""
+        self._shared = shared
+        self._report = report
+        self._seed, self._n_games = params["seed"], params["eval_episodes"]
+        self._interval = params["eval_interval_steps"]
+        self._n_steps_at_last = shared.counters.read().steps
+        self._best_mean = best_mean(folder / CSV)
+        # What the weights and statistics of one moment are copied to.
+        self._frozen = SharedState(
+            {name: variable.numpy() for name, variable in shared.weights.items()},
+            rmsprop_initial=0.0,
+            rmsprop_decay=0.0,
+            rmsprop_epsilon=0.0,
+            max_grad_norm=0.0,
+            counters=Counters(0),
+        )
+        self._checkpointer = Checkpointer(
+            folder / "checkpoints" / BEST, self._frozen, subject, params, n_kept=1
+        )
+        self._policy = evaluation.Policy(subject, weights=self._frozen.weights)
+        self._settings = evaluation.settings_of(subject, self._seed)
+        self._stop = StopFlag()
+        self._thread: threading.Thread | None = None
+
+    def begin_if_due(self) -> bool:
+        """Begin an evaluation if training has passed a multiple of the interval; True if so."""
+        n_steps = self._shared.counters.read().steps
+        is_busy = self._thread is not None and self._thread.is_alive()
+        if is_busy or n_steps // self._interval == self._n_steps_at_last // self._interval:
+            return False
+        with self._shared.gate.shut():
+            counts = self._shared.counters.read()
+            for part in ("weights", "mean_squares"):
+                for name, variable in getattr(self._shared, part).items():
+                    getattr(self._frozen, part)[name].assign(variable)
+        self._frozen.counters = Counters(counts.steps, counts)
+        self._n_steps_at_last = counts.steps
+        self._thread = threading.Thread(
+            target=self._evaluate, args=(counts.steps,), name="evaluation"
+        )
+        self._thread.start()
+        return True
+
+    def finish(self, is_stopped: Callable[[], bool]) -> None:
+        """Bring those to their end that are due, unless stopped meanwhile."""
+        while not is_stopped():
+            if not self.begin_if_due() and (self._thread is None or not self._thread.is_alive()):
+                break
+            assert self._thread is not None
+            self._thread.join(LOOK_INTERVAL_SECONDS)
+        self.stop()
+
+    def stop(self) -> None:
+        """Give up the evaluation under way, which counts for nothing then, and wait for that."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _evaluate(self, n_steps: int) -> None:
+        try:
+            start = time.monotonic()
+            games = []
+            for number in range(self._n_games):
+                game = evaluation.play(self._policy, self._settings, number, self._stop)
+                if game is None:
+                    return
+                games.append(game)
+            summary = evaluation.summarise(self._settings.env_id, games)
+            best = None
+            if self._best_mean is None or summary.mean > self._best_mean:
+                best, self._best_mean = self._checkpointer.save(), summary.mean
+            figures = {
+                "episode_reward_mean": summary.mean,
+                "episode_reward_sd": summary.sd,
+                "episode_reward_median": summary.median,
+                "episode_reward_min": summary.min,
+                "episode_reward_max": summary.max,
+                "episode_length_mean": sum(game.length for game in games) / len(games),
+                "n_cut_off": sum(game.cut_off for game in games),
+                "seconds": time.monotonic() - start,
+            }
+            self._report(Evaluated(n_steps, figures, best))
+        except Exception:
+            # A long run is worth more than one of its evaluations.
+            self._report(EvaluationFailed(n_steps, traceback.format_exc()))
+
+
+def best_mean(path: pathlib.Path) -> float | None:
+    """The best mean score of an evaluations.csv; None where there is none."""
+    means = []
+    try:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            for row in csv.DictReader(file):
+                try:
+                    means.append(float(row["episode_reward_mean"]))
+                except (KeyError, TypeError, ValueError):  # a row that was cut short
+                    continue
+    except FileNotFoundError:
+        return None
+    return max((mean for mean in means if mean == mean), default=None)

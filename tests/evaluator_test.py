@@ -1,0 +1,219 @@
+"""Evaluations while training: when they begin, of which weights, what is kept, and what never changes."""
+
+import pathlib
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from a3c import checkpoint, evaluation, evaluator
+from a3c.evaluation import Game
+from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
+from a3c.shared import Counters, Counts, SharedState
+from tests.agents import CARTPOLE, make_weights
+
+DEADLINE_SECONDS = 120.0
+PARAMS = {"seed": 3, "eval_episodes": 2, "eval_interval_steps": 100}
+
+
+class Training:
+    """Shared state that a test moves on by hand, and the evaluations of it."""
+
+    def __init__(self, folder: pathlib.Path, n_steps: int = 0) -> None:
+        self.folder = folder
+        self.shared = SharedState(
+            make_weights(CARTPOLE),
+            rmsprop_initial=1.0,
+            rmsprop_decay=0.99,
+            rmsprop_epsilon=0.1,
+            max_grad_norm=1.0,
+            counters=Counters(10**9, Counts(n_steps, 0, 0, 0)),
+        )
+        self.reports: list[Evaluated | EvaluationFailed] = []
+        self.evaluator = Evaluator(CARTPOLE, PARAMS, self.shared, folder, self.reports.append)
+
+    def move_on(self, n_steps: int) -> None:
+        """As an update does: other weights and statistics, marked by the steps."""
+        counts = self.shared.counters.add_update(n_steps, n_steps, 0)
+        for variable in (*self.shared.weights.values(), *self.shared.mean_squares.values()):
+            variable.assign(tf.fill(variable.shape, np.float32(counts.steps)))
+
+    def wait(self) -> None:
+        """Until the evaluation under way is over."""
+        self.evaluator._thread.join(DEADLINE_SECONDS)
+        assert not self.evaluator._thread.is_alive()
+
+    def evaluate(self) -> Evaluated:
+        assert self.evaluator.begin_if_due()
+        self.wait()
+        return self.reports[-1]
+
+    def best(self) -> checkpoint.Info:
+        return checkpoint.read_info(checkpoint.find(self.folder / "checkpoints/best"))
+
+
+@pytest.fixture
+def scores(monkeypatch):
+    """The scores of games to come, which nobody plays."""
+    scores: list[float] = []
+
+    def play(policy, settings, number, stop):
+        return Game(number, scores.pop(0), 10, False)
+
+    monkeypatch.setattr(evaluation, "play", play)
+    return scores
+
+
+def test_an_evaluation_is_due_at_each_multiple_of_the_interval(tmp_path, scores):
+    """Analytic: the first look after it; steps that pass several at once make one."""
+    training = Training(tmp_path)
+    begun = []
+    for n_steps in (99, 1, 50, 49, 1, 350, 49):  # 99, 100, 150, 199, 200, 550, 599
+        scores[:] = [1.0, 1.0]
+        training.move_on(n_steps)
+        begun.append(training.evaluator.begin_if_due())
+        if begun[-1]:
+            training.wait()
+    assert begun == [False, True, False, False, True, True, False]
+    assert [report.n_steps for report in training.reports] == [100, 200, 550]
+
+
+def test_a_resumed_run_waits_for_its_next_multiple(tmp_path):
+    """Analytic: at 250 steps, 200 is past."""
+    training = Training(tmp_path, n_steps=250)
+    assert not training.evaluator.begin_if_due()
+    training.move_on(49)
+    assert not training.evaluator.begin_if_due()
+
+
+def test_figures_by_hand(tmp_path, scores):
+    """Analytic: scores 1 and 4; sd of the sample √4.5."""
+    training = Training(tmp_path)
+    training.move_on(100)
+    scores[:] = [1.0, 4.0]
+    evaluated = training.evaluate()
+    assert evaluated.figures.pop("seconds") >= 0
+    assert evaluated == Evaluated(
+        100,
+        {
+            "episode_reward_mean": 2.5,
+            "episode_reward_sd": pytest.approx(4.5**0.5),
+            "episode_reward_median": 2.5,
+            "episode_reward_min": 1.0,
+            "episode_reward_max": 4.0,
+            "episode_length_mean": 10.0,
+            "n_cut_off": 0,
+        },
+        tmp_path / "checkpoints/best/ckpt-100",
+    )
+
+
+def test_the_best_weights_stay(tmp_path, scores):
+    """Golden: of means 2, 5, 5 and 3 the first 5, with statistics and counters of its moment."""
+    training = Training(tmp_path)
+    for mean, is_best in ((2.0, True), (5.0, True), (5.0, False), (3.0, False)):
+        scores[:] = [mean - 1, mean + 1]
+        training.move_on(100)
+        assert (training.evaluate().best is not None) is is_best
+    info = training.best()
+    assert info.counters == Counts(200, 2, 0, 200)._asdict()
+    assert info.subject == CARTPOLE
+    assert info.params == PARAMS
+    assert len(list(info.prefix.parent.iterdir())) == 3
+    restored = Training(tmp_path / "other").shared
+    checkpoint.restore(info, restored)
+    for variable in (*restored.weights.values(), *restored.mean_squares.values()):
+        np.testing.assert_array_equal(variable, np.full(variable.shape, 200, np.float32))
+
+
+def test_the_weights_are_those_of_one_moment(tmp_path, monkeypatch):
+    """Analytic: training goes on under the evaluation, which sees nothing of it."""
+    training = Training(tmp_path)
+    has_begun, may_go_on, seen = threading.Event(), threading.Event(), []
+
+    def play(policy, settings, number, stop):
+        has_begun.set()
+        assert may_go_on.wait(DEADLINE_SECONDS)
+        seen.append({name: variable.numpy() for name, variable in policy.weights.items()})
+        return Game(number, 1.0, 10, False)
+
+    monkeypatch.setattr(evaluation, "play", play)
+    training.move_on(100)
+    assert training.evaluator.begin_if_due()
+    assert has_begun.wait(DEADLINE_SECONDS)
+    training.move_on(250)
+    assert not training.evaluator.begin_if_due()  # one at a time
+    may_go_on.set()
+    training.wait()
+    for weights in seen:
+        for name, array in weights.items():
+            np.testing.assert_array_equal(array, np.full(array.shape, 100), err_msg=name)
+    assert len(seen) == 2
+    assert training.best().counters["steps"] == 100
+    assert training.evaluate().n_steps == 350
+
+
+def test_a_failed_evaluation_is_told_and_the_next_one_tried(tmp_path, scores, monkeypatch):
+    """Analytic: a long run is worth more than one of its evaluations."""
+    training = Training(tmp_path)
+    training.move_on(100)
+    report = training.evaluate()  # there are no scores
+    assert isinstance(report, EvaluationFailed)
+    assert report.n_steps == 100
+    assert "IndexError" in report.traceback
+    scores[:] = [1.0, 1.0]
+    training.move_on(100)
+    assert isinstance(training.evaluate(), Evaluated)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_run_ends_with_its_last_evaluation_unless_stopped(tmp_path, monkeypatch, is_stopped):
+    """Analytic: what is under way is finished and what is due is begun, or all is given up."""
+    training = Training(tmp_path)
+    has_begun = threading.Event()
+
+    def play(policy, settings, number, stop):
+        has_begun.set()
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while is_stopped and not stop.is_set():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return None if is_stopped else Game(number, 1.0, 10, False)
+
+    monkeypatch.setattr(evaluation, "play", play)
+    training.move_on(100)
+    assert training.evaluator.begin_if_due()
+    assert has_begun.wait(DEADLINE_SECONDS)
+    training.move_on(100)
+    training.evaluator.finish(lambda: is_stopped)
+    assert not training.evaluator._thread.is_alive()
+    assert [report.n_steps for report in training.reports] == ([] if is_stopped else [100, 200])
+
+
+def test_a_resumed_run_has_a_best_to_beat(tmp_path, scores):
+    """Golden: it stands in evaluations.csv; a row that was cut short counts for nothing."""
+    (tmp_path / "evaluations.csv").write_text(
+        "steps,episode_reward_mean,seconds\n100,3.5,1\n200,nan,1\n300,7.25,2\n400,5,2\n500\n600,x"
+    )
+    assert evaluator.best_mean(tmp_path / "evaluations.csv") == 7.25
+    assert evaluator.best_mean(tmp_path / "nothing.csv") is None
+    training = Training(tmp_path, n_steps=650)
+    for score, is_best in ((7.25, False), (7.5, True)):
+        training.move_on(100)
+        scores[:] = [score] * 2
+        assert (training.evaluate().best is not None) is is_best
+
+
+def test_run_checkpoint_plays_the_same_games(tmp_path):
+    """Golden: an evaluation's scores, by the best checkpoint and the run's seed alone."""
+    training = Training(tmp_path)
+    training.shared.counters.add_update(100, 100, 0)
+    evaluated = training.evaluate()
+    info = training.best()
+    settings = evaluation.settings_of(info.subject, PARAMS["seed"])
+    games = list(evaluation.play_many(evaluation.load_policy(info), settings, 2, 2))
+    summary = evaluation.summarise(info.subject.env_id, games)
+    assert summary.mean == evaluated.figures["episode_reward_mean"]
+    assert summary.max == evaluated.figures["episode_reward_max"]
