@@ -12,13 +12,12 @@ heavy is imported inside functions.
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from a3c.params import BadInput
@@ -224,46 +223,6 @@ def _write_json(
         raise BadInput(f"cannot write {arguments.json}: {error.strerror}") from None
 
 
-@dataclasses.dataclass
-class _Show:
-    """Shows one game after the other on a screen."""
-
-    screen: "Screen"
-    rate: float  # frames a second that come in
-    draw_eyes: "Callable[[np.ndarray, Decision], np.ndarray] | None"
-
-    def __post_init__(self) -> None:
-        from a3c import screens
-
-        self._is_wanted = screens.pictures_at(self.rate, self.screen.fps)
-        self._before: np.ndarray | None = None
-        self._panel: np.ndarray | None = None
-
-    def see(self, frame: "np.ndarray") -> None:
-        """A frame of the game; shown, if the screen wants so many."""
-        import numpy as np
-
-        from a3c import views
-
-        shown = frame
-        # Sprites flicker: of two frames that become one picture, each may hold a half of them.
-        if self.rate > self.screen.fps and self._before is not None:
-            shown = np.maximum(self._before, frame)
-        self._before = frame
-        if not next(self._is_wanted):
-            return
-        picture = views.enlarged(shown)
-        if self.draw_eyes is not None:
-            panel = views.Panel().array() if self._panel is None else self._panel
-            picture = views.beside(picture, panel)
-        self.screen.show(picture)
-
-    def watch(self, observation: "np.ndarray", decision: "Decision") -> None:
-        """What the agent sees and decides before the frames that come next."""
-        if self.draw_eyes is not None:
-            self._panel = self.draw_eyes(observation, decision)
-
-
 def _play_on_screen(
     arguments: argparse.Namespace,
     policy: "Policy",
@@ -276,10 +235,6 @@ def _play_on_screen(
 
     names = description.action_meanings or [f"action {i}" for i in range(description.n_actions)]
     eyes = views.Eyes(names)
-
-    def draw_eyes(observation: "np.ndarray", decision: "Decision") -> "np.ndarray":
-        return eyes.draw(observation, decision.probabilities, decision.action, decision.value)
-
     fps = evaluation.frames_per_second(settings, description)
     screen: Screen
     if arguments.video is not None:
@@ -289,14 +244,21 @@ def _play_on_screen(
     else:
         rate = fps * (arguments.speed or 1.0)
         screen = screens.Window(settings.env_id, min(rate, WINDOW_FPS))
-    show = _Show(screen, rate, draw_eyes if arguments.eyes else None)
+    projector = views.Projector(screen, rate, views.Panel().array() if arguments.eyes else None)
+
+    def watch(observation: "np.ndarray", decision: "Decision") -> None:
+        if arguments.eyes:
+            projector.panel = eyes.draw(
+                observation, decision.probabilities, decision.action, decision.value
+            )
+
     # Environments stay open to the end: one that draws with pygame closes our window with itself.
     with contextlib.ExitStack() as open_things:
         open_things.enter_context(contextlib.closing(screen))
         for number in range(n_games):
-            here = evaluation.EnvHere(settings, number, show.see)
+            here = evaluation.EnvHere(settings, number, projector.see)
             open_things.enter_context(contextlib.closing(here))
-            game = evaluation.play_game(policy, here, settings.seed, number, watch=show.watch)
+            game = evaluation.play_game(policy, here, settings.seed, number, watch=watch)
             assert game is not None  # nobody stops it
             yield game
 

@@ -56,6 +56,11 @@ class Monitor(gymnasium.Wrapper):
         self._length = 0
         self._finished: list[Game] = []
 
+    @property
+    def score(self) -> float:
+        """That of the game so far."""
+        return self._score
+
     def count_decision(self) -> None:
         """Take note of one decision of the agent; called before the decision is carried out."""
         self._length += 1

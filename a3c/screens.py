@@ -45,6 +45,8 @@ class Window:
         self._pygame.display.set_caption(title)
         self._clock = self._pygame.time.Clock()
         self._surface: Any = None
+        self._down: set[str] = set()
+        self._tapped: set[str] = set()
         self.fps = fps
 
     def show(self, image: np.ndarray) -> None:
@@ -55,10 +57,26 @@ class Window:
             self._surface = pygame.display.set_mode(size)
         self._surface.blit(pygame.image.frombuffer(image.tobytes(), size, "RGB"), (0, 0))
         pygame.display.flip()
-        for event in pygame.event.get((pygame.QUIT, pygame.KEYDOWN)):
-            if event.type == pygame.QUIT or event.key == pygame.K_ESCAPE:
+        for event in pygame.event.get():
+            if event.type == pygame.QUIT:
                 raise Closed
+            if event.type in (pygame.KEYDOWN, pygame.KEYUP):
+                self._take_key(event.type == pygame.KEYDOWN, pygame.key.name(event.key))
         self._clock.tick(self.fps)
+
+    def _take_key(self, is_down: bool, key: str) -> None:
+        if key == "escape":
+            raise Closed
+        if is_down:
+            self._down.add(key)
+            self._tapped.add(key)
+        else:
+            self._down.discard(key)
+
+    def take_keys(self) -> set[str]:
+        """The keys that are down, and those that were for a moment since the last call."""
+        keys, self._tapped = self._down | self._tapped, set()
+        return keys
 
     def close(self) -> None:
         self._pygame.quit()

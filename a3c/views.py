@@ -5,7 +5,7 @@ Every picture is an RGB array whose sides are even, as H.264 wants them.
 
 import collections
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import cv2
@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from a3c import debug_wrappers
+from a3c.screens import Screen, pictures_at
 
 HEIGHT = 630  # three times an Atari's 210
 PANEL_WIDTH = 720
@@ -114,6 +115,19 @@ class Panel:
             self.write(right + 12, f"{100 * fraction:.1f} %", TEXT, size)
             self.y += row
 
+    def keys(self, keys: Sequence[str], pressed: Collection[str]) -> None:
+        """A row of keys, those that are pressed in another colour."""
+        x = MARGIN
+        for key in keys:
+            colour = CHOSEN if key in pressed else FAINT
+            width = 24 + 10 * len(key)
+            box = (x, self.y, x + width, self.y + 32)
+            self._draw.rounded_rectangle(box, 6, outline=colour, width=2)
+            font = _font(16)
+            self._draw.text((x + width / 2, self.y + 16), key, colour, font, anchor="mm")
+            x += width + 10
+        self.y += 48
+
     def course(self, values: Sequence[float]) -> None:
         """A line through the values, the newest on the right, down to the panel's end."""
         top, bottom = self.y + 4, self._image.height - MARGIN
@@ -129,6 +143,31 @@ class Panel:
         points = [(first + i * step, place(value)) for i, value in enumerate(values)]
         if len(points) > 1:
             self._draw.line(points, CHOSEN, 2)
+
+
+class Projector:
+    """Shows a game's frames on a screen, and beside them a panel, if there is one.
+
+    `rate` is how many frames a second come in; where the screen wants fewer, some are left out.
+    """
+
+    def __init__(self, screen: Screen, rate: float, panel: np.ndarray | None = None) -> None:
+        self.panel = panel
+        self._screen = screen
+        self._is_wanted = pictures_at(rate, screen.fps)
+        self._leaves_out = rate > screen.fps
+        self._before: np.ndarray | None = None
+
+    def see(self, frame: np.ndarray) -> None:
+        """One frame of the game."""
+        shown = frame
+        # Sprites flicker: of two frames that become one picture, each may hold a half of them.
+        if self._leaves_out and self._before is not None:
+            shown = np.maximum(self._before, frame)
+        self._before = frame
+        if next(self._is_wanted):
+            picture = enlarged(shown)
+            self._screen.show(picture if self.panel is None else beside(picture, self.panel))
 
 
 class Eyes:

@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint": {"shared"},
     "worker": {"losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"},
     # pictures for people
-    "views": {"debug_wrappers"},
+    "views": {"debug_wrappers", "screens"},
     "screens": set(),
     # both
     "evaluation": {

@@ -1,0 +1,190 @@
+"""Play a game through the agent's eyes: beside it, the stack of frames that the network would see.
+
+    python3 preprocessing_play.py PongNoFrameskip-v4
+    python3 preprocessing_play.py PongNoFrameskip-v4 --record out.gif --steps 120
+
+The environment is the very one that trains: decisions are made every fourth frame, rewards are
+clipped, and a lost life ends an episode. Arrow keys and space play, Escape ends.
+"""
+
+import argparse
+import contextlib
+import itertools
+import pathlib
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from a3c import env, preprocessing, screens, seeding, views
+from a3c.params import BadInput
+
+if TYPE_CHECKING:
+    import gymnasium
+
+FPS = 60.0
+N_STEPS_RECORDED = 150
+KEYS = ("up", "down", "left", "right", "space")
+# The scripted policy holds each action for so many decisions.
+HOLD = 8
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play or record; returns the exit status."""
+    try:
+        arguments = _parse(argv)
+        settings = env.EnvSettings(
+            arguments.env_id, arguments.seed, preprocessing=arguments.preprocessing
+        )
+        description = env.describe_env(settings)
+        if description.kind != "image":
+            raise BadInput(f"{arguments.env_id} has no images to preprocess")
+        _play(arguments, settings, description)
+    except (BadInput, env.UnsupportedEnv, screens.NoScreen) as error:
+        print(f"preprocessing_play.py: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(message)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(
+        prog="preprocessing_play.py",
+        description="Play a game through the agent's eyes. Arrow keys and space play, Escape ends.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("env_id", help="PongNoFrameskip-v4, say, or ALE/Pong-v5")
+    add("--preprocessing", choices=("generic", "pong"), default="generic", help="as train.py's")
+    add("--seed", type=int, default=0, metavar="N", help="of the random starts [0]")
+    add("--policy", choices=("random", "scripted"), help="plays in your place [recorded: scripted]")
+    add("--steps", type=int, metavar="N", help=f"decisions [recorded: {N_STEPS_RECORDED}]")
+    add("--record", type=pathlib.Path, metavar="FILE", help="film.mp4 or film.gif, not a window")
+    arguments = parser.parse_args(argv)
+    if arguments.seed not in range(2**32):
+        raise BadInput(f"--seed {arguments.seed} is out of range")
+    if arguments.steps is not None and arguments.steps < 1:
+        raise BadInput(f"--steps {arguments.steps} is out of range")
+    if arguments.record is not None:
+        arguments.policy = arguments.policy or "scripted"
+        arguments.steps = arguments.steps or N_STEPS_RECORDED
+    return arguments
+
+
+def action_of(keys: Collection[str], meanings: Sequence[str]) -> int:
+    """The action that comes nearest to the keys, by the emulator's names for its actions."""
+    vertical = _one_of(keys, "up", "down")
+    horizontal = _one_of(keys, "left", "right")
+    fire = "FIRE" if "space" in keys else ""
+    if vertical and not horizontal and not {"UP", "DOWN"} & set(meanings):
+        # Pong's paddle moves up by RIGHT.
+        vertical, horizontal = "", {"UP": "RIGHT", "DOWN": "LEFT"}[vertical]
+    directions = [name for name in (vertical + horizontal, horizontal, vertical) if name]
+    for name in (*(direction + fire for direction in directions), *directions, fire):
+        if name in meanings:
+            return meanings.index(name)
+    return preprocessing.NOOP
+
+
+def _one_of(keys: Collection[str], one: str, other: str) -> str:
+    """The name of the one that is pressed; of two that are opposites, neither."""
+    pressed = {one, other} & set(keys)
+    return pressed.pop().upper() if len(pressed) == 1 else ""
+
+
+def keys_of(meaning: str) -> list[str]:
+    """The keys that an action's name stands for."""
+    return [key for key in KEYS if {"space": "FIRE"}.get(key, key.upper()) in meaning]
+
+
+def _play(
+    arguments: argparse.Namespace, settings: env.EnvSettings, description: env.EnvDescription
+) -> None:
+    meanings = description.action_meanings
+    with contextlib.ExitStack() as open_things:
+        if arguments.record is not None:
+            film = screens.open_film(arguments.record, FPS)
+            projector = views.Projector(film, FPS, views.Panel().array())
+            open_things.enter_context(contextlib.closing(film))
+        else:
+            window = screens.Window(arguments.env_id, FPS)
+            projector = views.Projector(window, FPS, views.Panel().array())
+            open_things.enter_context(contextlib.closing(window))
+        if arguments.policy is None:
+            choose: Callable[[], int] = lambda: action_of(window.take_keys(), meanings)  # noqa: E731
+        else:
+            choose = _actions(arguments.policy, len(meanings), arguments.seed).__next__
+        game = env.make_env(settings, see=projector.see)
+        open_things.enter_context(contextlib.closing(game))
+        with contextlib.suppress(screens.Closed):
+            _play_games(game, projector, meanings, choose, arguments.steps)
+    if arguments.record is not None:
+        print(f"{arguments.steps} decisions recorded in {arguments.record}")
+
+
+def _actions(policy: str, n_actions: int, seed: int) -> Iterator[int]:
+    """Random actions; or each in turn, held for a while."""
+    generator = seeding.generator(seed, seeding.Purpose.ACTIONS)
+    for n in itertools.count():
+        yield int(generator.integers(n_actions)) if policy == "random" else n // HOLD % n_actions
+
+
+def _play_games(
+    game: "gymnasium.Env",
+    projector: views.Projector,
+    meanings: Sequence[str],
+    choose: Callable[[], int],
+    n_steps: int | None,
+) -> None:
+    """Game after game, until there were n_steps decisions, or until the window is closed."""
+    emulator: Any = game.unwrapped
+    observation, _ = game.reset()
+    paid, ended = 0.0, "none yet"
+    for n in range(n_steps) if n_steps is not None else itertools.count():
+        action = choose()
+        state = {
+            "decision": f"{n}: {meanings[action]}",
+            "reward of the one before, clipped": f"{paid:+g}",
+            "score": f"{game.get_wrapper_attr('score'):g}",
+            "lives": str(emulator.ale.lives()),
+            "latest episode": ended,
+        }
+        projector.panel = draw_panel(observation, keys_of(meanings[action]), state)
+        observation, reward, terminated, truncated, _ = game.step(action)
+        paid = float(reward)
+        if terminated or truncated:
+            finished = game.get_wrapper_attr("take_finished")()
+            ended = (
+                f"ended with the game, at score {finished[-1].score:g}"
+                if finished
+                else "ended with a lost life"
+            )
+            observation, _ = game.reset()
+
+
+def draw_panel(
+    observation: np.ndarray, pressed: Collection[str], state: Mapping[str, str]
+) -> np.ndarray:
+    """What the agent sees, the keys, and how the game stands."""
+    panel = views.Panel()
+    panel.head("what the agent sees, oldest on the left")
+    panel.observation(observation)
+    panel.head("keys")
+    panel.keys(KEYS, pressed)
+    for name, value in state.items():
+        panel.head(name)
+        panel.y -= 4
+        panel.write(views.MARGIN, value, size=20)
+        panel.y += 36
+    return panel.array()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
