@@ -99,6 +99,9 @@ def open_display() -> Any:
         if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             raise NoScreen("no display")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    # Windows without OpenGL: where Mesa draws in software, it brings an LLVM, which crashes beside
+    # TensorFlow's.
+    os.environ.setdefault("SDL_FRAMEBUFFER_ACCELERATION", "0")
     import pygame
 
     try:
