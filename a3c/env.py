@@ -24,7 +24,7 @@ import numpy as np
 from ale_py.env import AtariEnv
 from gymnasium.wrappers import DtypeObservation
 
-from a3c import debug_wrappers, preprocessing, screen, seeding
+from a3c import colours, debug_wrappers, preprocessing, seeding
 from a3c.env_process import Answer, EnvProcess, SharedObservations
 from a3c.monitor import Monitor
 
@@ -128,10 +128,10 @@ def _preprocess(
     emulator: Any = env.unwrapped
     in_numbers = False
     if _is_atari(env):
-        # What looks at colours needs RGB, and so do the games whose colours screen.py does not have.
+        # What looks at colours needs RGB, and so do the games whose colours colours.py does not have.
         plain = settings.preprocessing == "generic" and not settings.number_frames
-        in_numbers = plain and screen.has_ntsc_colours(emulator.ale)
-        layer = screen.ColourNumbers if in_numbers else screen.Rgb
+        in_numbers = plain and colours.has_ntsc_colours(emulator.ale)
+        layer = colours.ColourNumbers if in_numbers else colours.Rgb
         env = layer(env, emulator.ale)
     if settings.number_frames:
         env = debug_wrappers.NumberFrames(env)
@@ -139,7 +139,7 @@ def _preprocess(
     if settings.preprocessing == "pong":
         env = preprocessing.ExtractPongFeatures(env)
     else:
-        env = preprocessing.Max(env, screen.luminance_of_maximum if in_numbers else np.maximum)
+        env = preprocessing.Max(env, colours.luminance_of_maximum if in_numbers else np.maximum)
         env = preprocessing.ExtractLuminanceAndScale(env)
     env = preprocessing.FrameSkip(env, on_decision=monitor.count_decision)
     env = preprocessing.FrameStack(env)
@@ -199,7 +199,7 @@ def _make_base(env_id: str, **kwargs: Any) -> gymnasium.Env:
     if spec.entry_point == ATARI:
         if spec.kwargs.get("obs_type", "rgb") != "rgb":
             raise UnsupportedEnv(f"{env_id} shows no frames: {SUPPORTED}")
-        # The cheapest, and nobody sees it: screen.py takes the screen from the emulator itself.
+        # The cheapest, and nobody sees it: colours.py takes the screen from the emulator itself.
         kwargs["obs_type"] = "ram"
         if spec.namespace == "ALE":
             kwargs["frameskip"] = 1

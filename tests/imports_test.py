@@ -21,9 +21,9 @@ ALLOWED: dict[str, set[str]] = {
     "preprocessing": set(),
     "debug_wrappers": set(),
     "monitor": set(),
-    "screen": set(),
+    "colours": set(),
     "env_process": {"monitor"},
-    "env": {"preprocessing", "debug_wrappers", "monitor", "screen", "env_process", "seeding"},
+    "env": {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "seeding"},
     # the network side
     "network": set(),
     "losses": set(),
@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 ALLOWED["training"] = set(ALLOWED)
 
-ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "screen", "env_process", "env"}
+ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "env"}
 NETWORK_SIDE = {
     *("network", "losses", "optimizer", "logs", "debug_dump", "stopping"),
     *("shared", "checkpoint", "worker"),

@@ -87,7 +87,7 @@ class ColourNumbers(gymnasium.Wrapper):
         _, info = self.env.reset(seed=seed, options=options)
         numbers = self._ale.getScreen()
         if not np.array_equal(RGB[numbers], self._ale.getScreenRGB()):
-            raise RuntimeError("the emulator draws with other colours than a3c/screen.py has")
+            raise RuntimeError("the emulator draws with other colours than a3c/colours.py has")
         return numbers, info
 
     def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:

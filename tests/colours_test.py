@@ -1,4 +1,4 @@
-"""Tests of a3c/screen.py against the emulator's own RGB."""
+"""Tests of a3c/colours.py against the emulator's own RGB."""
 
 import ale_py
 import cv2
@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from a3c import screen
+from a3c import colours
 from a3c.env import EnvSettings, make_env
 
 gymnasium.register_envs(ale_py)
@@ -22,10 +22,10 @@ def test_the_colours_are_the_emulators(game: str) -> None:
     env = emulator(f"{game}NoFrameskip-v4")
     env.reset(seed=0)
     generator = np.random.default_rng(0)
-    assert screen.has_ntsc_colours(env.ale)
+    assert colours.has_ntsc_colours(env.ale)
     for _ in range(300):
         rgb, _, terminated, _, _ = env.step(int(generator.integers(env.action_space.n)))
-        np.testing.assert_array_equal(screen.RGB[env.ale.getScreen()], rgb)
+        np.testing.assert_array_equal(colours.RGB[env.ale.getScreen()], rgb)
         if terminated:
             env.reset()
 
@@ -37,17 +37,17 @@ def test_the_luminance_of_two_screens_is_that_of_their_maximum_in_rgb() -> None:
     numbers = [generator.integers(0, 256, (210, 160), np.uint8) for _ in range(2)]
     mostly_alike = [numbers[0], np.where(numbers[1] < 9, numbers[1], numbers[0])]
     for first, second in (pairs, numbers, mostly_alike, [numbers[0]] * 2):
-        maximum = np.maximum(screen.RGB[first], screen.RGB[second])
+        maximum = np.maximum(colours.RGB[first], colours.RGB[second])
         expected = cv2.cvtColor(maximum, cv2.COLOR_RGB2GRAY)
         before = first.copy(), second.copy()
-        np.testing.assert_array_equal(screen.luminance_of_maximum(first, second), expected)
+        np.testing.assert_array_equal(colours.luminance_of_maximum(first, second), expected)
         np.testing.assert_array_equal((first, second), before)  # it may be the next pair's first
 
 
 def test_a_game_of_other_colours_takes_the_plain_way() -> None:
     """Parity: Air Raid is PAL; what the agent sees is the same as by hand from RGB."""
     env = make_env(EnvSettings("AirRaidNoFrameskip-v4", 0, max_n_noops=0))
-    assert not screen.has_ntsc_colours(env.unwrapped.ale)
+    assert not colours.has_ntsc_colours(env.unwrapped.ale)
     observation, _ = env.reset()
     plain = emulator("AirRaidNoFrameskip-v4")
     plain.reset(seed=0)
@@ -60,6 +60,6 @@ def test_a_game_of_other_colours_takes_the_plain_way() -> None:
 def test_an_emulator_of_other_colours_is_refused_in_words() -> None:
     """Analytic: a game's first screen is compared before anything is learned from it."""
     air_raid = emulator("AirRaidNoFrameskip-v4")
-    env = screen.ColourNumbers(air_raid, air_raid.ale)
+    env = colours.ColourNumbers(air_raid, air_raid.ale)
     with pytest.raises(RuntimeError, match="draws with other colours"):
         env.reset(seed=0)
