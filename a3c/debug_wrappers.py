@@ -33,33 +33,32 @@ class NumberFrames(gymnasium.Wrapper):
 class WatchFrames(gymnasium.Wrapper):
     """Calls `see` with every frame as a person would see it, those of a random start included.
 
-    Where observations are no images, a frame is what the environment renders.
+    `picture` makes it of an observation, or of what it knows itself.
     """
 
     def __init__(
-        self, env: gymnasium.Env, see: Callable[[np.ndarray], None], renders: bool
+        self,
+        env: gymnasium.Env,
+        see: Callable[[np.ndarray], None],
+        picture: Callable[[Any], np.ndarray],
     ) -> None:
         super().__init__(env)
         self._see = see
-        self._renders = renders
+        self._picture = picture
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset and show the first frame."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._show(observation)
+        self._see(self._picture(observation))
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step and show one frame."""
         result = self.env.step(action)
-        self._show(result[0])
+        self._see(self._picture(result[0]))
         return result
-
-    def _show(self, observation: Any) -> None:
-        frame: Any = self.env.render() if self._renders else observation
-        self._see(frame)
 
 
 def draw_number(frame: np.ndarray, number: int) -> np.ndarray:

@@ -112,7 +112,7 @@ def make_env(
     seeds = _emulator_seeds(*key, every_game=not isinstance(base.unwrapped, AtariEnv))
     seeded: gymnasium.Env = preprocessing.SeedGames(monitor, seeds)
     if see is not None:
-        seeded = debug_wrappers.WatchFrames(seeded, see, renders=not is_image)
+        seeded = debug_wrappers.WatchFrames(seeded, see, _picture_of(base, is_image))
     if is_image:
         return _preprocess(seeded, settings, _n_noops(*key, settings.max_n_noops), monitor)
     if base.observation_space.dtype == np.float32:
@@ -128,7 +128,7 @@ def _preprocess(
     emulator: Any = env.unwrapped
     in_numbers = False
     if _is_atari(env):
-        # What looks at colours needs RGB, and so do the games whose colours colours.py does not have.
+        # What looks at colours needs RGB, and so do the games in colours that are not ours.
         plain = settings.preprocessing == "generic" and not settings.number_frames
         in_numbers = plain and colours.has_ntsc_colours(emulator.ale)
         layer = colours.ColourNumbers if in_numbers else colours.Rgb
@@ -179,6 +179,16 @@ def _make_rendering(env_id: str, base: gymnasium.Env) -> gymnasium.Env:
     if "rgb_array" not in base.metadata.get("render_modes", ()):
         raise UnsupportedEnv(f"{env_id} cannot be shown: it draws no pictures")
     return _make_base(env_id, render_mode="rgb_array")
+
+
+def _picture_of(base: gymnasium.Env, is_image: bool) -> Callable[[Any], Any]:
+    """How to get at what a person would see, given an observation."""
+    if not is_image:
+        return lambda _: base.render()
+    if _is_atari(base):
+        emulator: Any = base.unwrapped
+        return lambda _: emulator.ale.getScreenRGB()
+    return lambda frame: frame
 
 
 def _make_base(env_id: str, **kwargs: Any) -> gymnasium.Env:
