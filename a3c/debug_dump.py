@@ -155,8 +155,9 @@ def _parse_uint8(text: bytes) -> np.ndarray:
         raise ValueError
     numbers = digits[ends - 1].astype(np.uint16)
     for place in (1, 2):
-        # Where a number is shorter, the index points at something before it, which does not count.
-        numbers += np.where(n_digits > place, digits[ends - 1 - place], 0) * np.uint16(10**place)
+        # Where a number is shorter, what the index points at does not count; but it must exist.
+        index = np.maximum(ends - 1 - place, 0)
+        numbers += np.where(n_digits > place, digits[index], 0) * np.uint16(10**place)
     if numbers.max() > 255:
         raise ValueError
     return numbers.astype(np.uint8)

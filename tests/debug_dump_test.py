@@ -138,6 +138,8 @@ def test_a_round_trip_returns_every_bit(capfd):
         rng.integers(-(2**31), 2**31, (7, 2), np.int32),
         np.array(0.1, np.float32),
         np.empty((0, 3), np.uint8),
+        np.array(7, np.uint8),
+        np.array([42], np.uint8),
         np.empty((3, 0), np.float32),
     ]
     lines = lines_of(capfd, floats, *arrays[1:], update=3)
