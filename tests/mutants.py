@@ -53,16 +53,16 @@ SAMPLE_SEED = 0
 
 # Test files beside a module's own that may notice something.
 MORE_TESTS = {
-    "losses": ("worker",),
-    "optimizer": ("shared", "worker"),
-    "monitor": ("replay_by_hand", "env"),
-    "preprocessing": ("replay_by_hand", "env"),
+    "losses": ("properties", "worker"),
+    "optimizer": ("properties", "shared", "worker"),
+    "monitor": ("properties", "replay_by_hand", "env"),
+    "preprocessing": ("properties", "replay_by_hand", "env"),
     "shared": ("worker", "checkpoint"),
     "network": ("worker", "checkpoint"),
-    "worker": ("training", "learning"),
+    "worker": ("properties", "learning", "training"),
     "env": ("replay_by_hand", "env_process"),
     "env_process": ("env", "replay_by_hand"),
-    "seeding": ("env", "training"),
+    "seeding": ("properties", "env", "training"),
     "debug_wrappers": ("env", "preprocessing"),
     "run_dir": ("train",),
     "params": ("train",),
@@ -70,7 +70,7 @@ MORE_TESTS = {
     "checkpoint": ("training", "train"),
     "stopping": ("train",),
     "training": ("train",),
-    "debug_dump": ("worker", "show_debug_data"),
+    "debug_dump": ("properties", "worker", "show_debug_data"),
     "__init__": ("setup", "train"),
 }
 OTHERS_SECONDS = 40

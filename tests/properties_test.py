@@ -1,0 +1,330 @@
+"""What holds for anything that could be handed in: rewards and ends, gradients, schedules, seeds, records.
+
+Hypothesis chooses the examples, always the same ones (tests/conftest.py). Parameters and their
+validation have such tests beside their others, in tests/params_test.py, and so has the smoothing of
+curves in tests/plot_runs_test.py.
+"""
+
+import csv
+import io
+import pathlib
+import tempfile
+import types
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from a3c import debug_dump, losses, optimizer, preprocessing, seeding
+from a3c.monitor import Monitor
+from a3c.shared import Counters, Gate
+from a3c.stopping import StopFlag
+from a3c.worker import Hyperparameters, Worker
+from tests.fakes import FakeStep
+
+quick = settings(max_examples=50)
+rewards = st.floats(-50, 50, width=32)
+discounts = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
+
+
+# Any sequence of rewards, ends and truncations
+
+
+class Scripted:
+    """K environments that follow a script of (reward, terminated, truncated) and number what they show."""
+
+    def __init__(self, n_slots: int, script: np.ndarray) -> None:
+        n_envs = script.shape[1]
+        self.observations = np.zeros((n_slots, n_envs, 1), np.float32)
+        self.final_observations = np.zeros((n_envs, 1), np.float32)
+        self.n_frames = 0
+        self.shown: list[np.ndarray] = []  # after the reset and after each step
+        self.final: list[np.ndarray] = []  # of each step, whether it ended or not
+        self._script, self._n_shown = script, 0
+
+    def _new(self) -> np.ndarray:
+        n_envs = self._script.shape[1]
+        self._n_shown += n_envs
+        return np.arange(self._n_shown - n_envs, self._n_shown, dtype=np.float32)[:, None]
+
+    def reset(self, slot: int) -> None:
+        self.shown.append(self._new())
+        self.observations[slot] = self.shown[-1]
+
+    def step(self, actions: np.ndarray, slot: int) -> FakeStep:
+        reward, terminated, truncated = np.moveaxis(self._script[len(self.final)], -1, 0)
+        ended = (terminated + truncated) > 0
+        self.final.append(self._new())
+        self.final_observations[truncated > 0] = self.final[-1][truncated > 0]
+        self.shown.append(np.where(ended[:, None], self._new(), self.final[-1]))
+        self.observations[slot] = self.shown[-1]
+        return FakeStep(reward.astype(np.float32), terminated > 0, truncated > 0, [])
+
+
+def value_of(observations: np.ndarray) -> np.ndarray:
+    """Some value that tells every observation from every other."""
+    return np.sqrt(observations[..., 0] + 2.0)
+
+
+class Ruler:
+    """Stands in for a local network: values as above, two actions as likely; keeps what it is to learn from."""
+
+    def __init__(self) -> None:
+        self.rollouts: list[Any] = []
+
+    def act(self, observations: np.ndarray) -> Any:
+        values = value_of(np.array(observations))
+        return types.SimpleNamespace(
+            numpy=lambda: np.stack([0 * values, 0 * values, values], axis=1).astype(np.float32)
+        )
+
+    evaluate_last = act
+
+    def learn(self, rollout: Any, learning_rate: float) -> None:
+        self.rollouts.append(tf.nest.map_structure(np.copy, rollout))
+
+
+def by_definition(envs: Scripted, script: np.ndarray, n_steps: int, discount: float) -> np.ndarray:
+    """Every return, each summed on its own: rewards to the end of the episode or of the rollout, and the value of what
+    comes then, unless the episode was terminated."""
+    returns = np.zeros(script.shape[:2])
+    for t, k in np.ndindex(*returns.shape):
+        edge = (t // n_steps + 1) * n_steps
+        factor = 1.0
+        for i in range(t, edge):
+            reward, terminated, truncated = script[i, k]
+            returns[t, k] += factor * reward
+            factor *= discount
+            if truncated and not terminated:
+                returns[t, k] += factor * value_of(envs.final[i])[k]
+            if terminated or truncated:
+                break
+        else:
+            returns[t, k] += factor * value_of(envs.shown[edge])[k]
+    return returns
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> tuple[int, np.ndarray]:
+    """Steps a rollout; and rewards, terminations and truncations of a few rollouts of a few environments."""
+    n_steps, n_rollouts, n_envs = (draw(st.integers(1, n)) for n in (5, 3, 3))
+    often = draw(st.sampled_from([0.1, 0.5]))
+    entry = st.tuples(rewards, st.floats(0, 1), st.floats(0, 1))
+    n = n_steps * n_rollouts * n_envs
+    flat = np.array(draw(st.lists(entry, min_size=n, max_size=n)))
+    flat[:, 1:] = flat[:, 1:] < often
+    return n_steps, flat.reshape(n_steps * n_rollouts, n_envs, 3)
+
+
+@quick
+@given(scripts(), discounts)
+def test_any_sequence_gives_the_returns_of_the_definition(
+    steps_and_script: tuple[int, np.ndarray], discount: float
+) -> None:
+    """Parity: from scripted environments through the worker and `n_step_returns`, against sums of their own."""
+    n_steps, script = steps_and_script
+    envs, ruler = Scripted(n_steps + 1, script), Ruler()
+    h = Hyperparameters("mlp", n_steps, discount, 0.0, 0.5, "mean", 0.1, None)
+    shared = types.SimpleNamespace(
+        counters=Counters(script.shape[0] * script.shape[1]), gate=Gate()
+    )
+    failures: list[Any] = []
+    parts: Any = (shared, ruler, envs, h)
+    Worker(1, *parts, np.random.default_rng(0), StopFlag(), failures.append).run()
+    assert failures == []
+    returns = [
+        losses.n_step_returns(r.rewards, r.continues, value_of(r.observations[-1]), discount)
+        for r in ruler.rollouts
+    ]
+    expected = by_definition(envs, script, n_steps, discount)
+    np.testing.assert_allclose(np.concatenate(returns), expected, rtol=1e-5, atol=1e-4)
+    seen = np.concatenate([r.observations[:-1] for r in ruler.rollouts])
+    np.testing.assert_array_equal(seen, envs.shown[:-1])
+
+
+@quick
+@given(scripts(), discounts, st.data())
+def test_what_comes_after_an_end_changes_nothing_before_it(
+    steps_and_script: tuple[int, np.ndarray], discount: float, data: st.DataObject
+) -> None:
+    """Analytic: returns up to an episode's end are the same, bit for bit, whatever follows."""
+    n_steps, script = steps_and_script
+    reward = script[:n_steps, :, 0].astype(np.float32)
+    continues = np.ones_like(reward)
+    end, k = data.draw(st.integers(0, n_steps - 1)), data.draw(st.integers(0, reward.shape[1] - 1))
+    continues[end, k] = 0
+    other = reward.copy()
+    other[end + 1 :, k] += 7
+    bootstraps = np.zeros(reward.shape[1], np.float32), np.full(reward.shape[1], 5, np.float32)
+    first, second = (
+        losses.n_step_returns(r, continues, b, discount).numpy()[: end + 1, k]
+        for r, b in zip((reward, other), bootstraps, strict=True)
+    )
+    np.testing.assert_array_equal(first, second)
+
+
+# Clipping and the schedule
+
+
+arrays = hnp.arrays(
+    np.float32, hnp.array_shapes(max_dims=2, max_side=4), elements=st.floats(-1e3, 1e3, width=32)
+)
+
+
+@quick
+@given(st.lists(arrays, min_size=1, max_size=4), st.sampled_from([0.5, 5.0, 40.0]))
+def test_clipping_shortens_and_never_turns(gradients: list[np.ndarray], limit: float) -> None:
+    """Analytic: at most the limit; all by one factor, which is 1 within the limit; the norm is that before."""
+    clipped, norm = optimizer.clip_by_global_norm([tf.constant(g) for g in gradients], limit)
+    before = np.concatenate([g.ravel() for g in gradients]).astype(np.float64)
+    after = np.concatenate([g.numpy().ravel() for g in clipped]).astype(np.float64)
+    length = np.sqrt((before**2).sum())
+    assert float(norm) == pytest.approx(length, rel=1e-5, abs=1e-30)
+    assert np.sqrt((after**2).sum()) <= limit * (1 + 1e-5)
+    factor = min(1.0, limit / length) if length else 1.0
+    np.testing.assert_allclose(after, factor * before, rtol=1e-5, atol=1e-30)
+    if length < limit * (1 - 1e-5):
+        np.testing.assert_array_equal(after, before)
+
+
+@given(st.floats(1e-6, 1), st.integers(1, 10**9), st.lists(st.integers(0, 2 * 10**9), min_size=2))
+def test_the_schedule_is_a_line_that_ends_at_zero(
+    initial: float, end: int, steps: list[int]
+) -> None:
+    """Analytic: never rises, never leaves [0, initial], is 0 from its end on and symmetric about its middle."""
+    rates = [optimizer.learning_rate(initial, n, end) for n in sorted(steps)]
+    assert rates == sorted(rates, reverse=True)
+    assert all(0 <= rate <= initial for rate in rates)
+    assert all((rate == 0) == (n >= end) for n, rate in zip(sorted(steps), rates, strict=True))
+    early, late = (optimizer.learning_rate(initial, n, end) for n in (end // 4, end - end // 4))
+    assert early + late == pytest.approx(initial)
+    assert {optimizer.learning_rate(initial, n, None) for n in steps} == {initial}
+
+
+class Pays(gymnasium.Env):
+    """Pays what it is told."""
+
+    def __init__(self, reward: float) -> None:
+        self._reward = reward
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return None, self._reward, False, False, {}
+
+
+def clipped(reward: float) -> float:
+    return float(preprocessing.ClipRewards(Pays(reward)).step(0)[1])
+
+
+@given(st.floats(allow_nan=False), st.floats(allow_nan=False))
+def test_clipped_rewards(a: float, b: float) -> None:
+    """Analytic: within [−1, 1], unchanged there, never in another order, and clipped twice as once."""
+    assert -1 <= clipped(a) <= 1
+    assert clipped(clipped(a)) == clipped(a)
+    assert (a <= b) <= (clipped(a) <= clipped(b))
+    assert (-1 <= a <= 1) <= (clipped(a) == a)
+
+
+# Seeds
+
+
+keys = st.tuples(st.integers(0, 2**32), st.sampled_from(seeding.Purpose), *[st.integers(0, 99)] * 3)
+
+
+@given(keys, keys)
+@example((0, seeding.Purpose(0), 0, 0, 1), (0, seeding.Purpose(0), 0, 1, 0))
+@example((0, seeding.Purpose(1), 0, 0, 0), (1, seeding.Purpose(0), 0, 0, 0))
+def test_streams_are_the_same_only_for_the_same_key(a: tuple, b: tuple) -> None:
+    """Analytic: 128 bits of two streams are equal if and only if the keys are."""
+    first, second = (seeding.seed_sequence(*key).generate_state(4) for key in (a, b))
+    assert (first == second).all() == (a == b)
+    draws = [seeding.generator(*key).integers(2**62) for key in (a, a, b)]
+    assert draws[0] == draws[1]
+    assert (draws[0] == draws[2]) == (a == b)
+
+
+# Records
+
+
+@quick
+@given(st.lists(st.tuples(st.lists(rewards, min_size=1, max_size=6), st.booleans()), max_size=5))
+def test_any_games_are_read_back_from_monitors_file(games: list[tuple[list[float], bool]]) -> None:
+    """Parity: scores and lengths of the games that ended, in order, whatever was paid."""
+    assume(games)
+    script = iter(
+        [
+            (reward, i == len(paid) - 1 and ends)
+            for paid, ends in games
+            for i, reward in enumerate(paid)
+        ]
+    )
+    env = Pays(0.0)
+    env.reset = lambda **_: (None, {})  # type: ignore[method-assign]
+    env.step = lambda action: (None, *next(script), False, {})  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "0.0.monitor.csv"
+        monitor = Monitor(env, "X-v0", path, 0.0, counts_own_steps=True)
+        for paid, _ in games:
+            monitor.reset()
+            for _ in paid:
+                monitor.step(0)
+        monitor.close()
+        rows = list(csv.DictReader(path.read_text().splitlines()[1:]))
+    ended = [paid for paid, ends in games if ends]
+    assert [int(row["l"]) for row in rows] == [len(paid) for paid in ended]
+    scores = [float(row["r"]) for row in rows]
+    np.testing.assert_allclose(scores, [sum(paid) for paid in ended], atol=1e-6)
+    assert [game.score for game in monitor.take_finished()] == pytest.approx(scores, abs=1e-6)
+
+
+def any_array(dtype: type, elements: st.SearchStrategy) -> st.SearchStrategy:
+    return hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_side=5), elements=elements)
+
+
+dumped = st.one_of(
+    any_array(np.uint8, st.integers(0, 255)),
+    any_array(np.int32, st.integers(-(2**31), 2**31 - 1)),
+    any_array(np.float32, st.floats(width=32, allow_subnormal=False)),
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(dumped, min_size=1, max_size=3), st.integers(0, 10**12))
+def test_any_tensors_survive_the_debug_log(
+    capfd: pytest.CaptureFixture[str], arrays: list[np.ndarray], update: int
+) -> None:
+    """Parity: shape, type and every bit of value (NaN is NaN) of what was dumped, between other programs' lines."""
+    capfd.readouterr()
+    debug_dump.dump(
+        tf.constant(update, tf.int64),
+        "train",
+        **{f"x{i}": tf.constant(a) for i, a in enumerate(arrays)},
+    )
+    text = "another line\n" + capfd.readouterr().err + "and another\n"
+    records: list[Any] = list(debug_dump.read(io.BytesIO(text.encode())))
+    assert [(r.number, r.update, r.purpose, r.name) for r in records] == [
+        (i + 1, update, "train", f"x{i}") for i in range(len(arrays))
+    ]
+    for record, array in zip(records, arrays, strict=True):
+        assert record.array.dtype == array.dtype
+        np.testing.assert_array_equal(record.array, array)
+
+
+def test_the_examples_are_the_same_every_time() -> None:
+    """Analytic: the profile is loaded for every test, wherever its settings stand."""
+    seen: list[list[float]] = []
+    for _ in range(2):
+        seen.append([])
+
+        @given(st.floats())
+        def remember(x: float) -> None:
+            seen[-1].append(x)
+
+        call: Callable = remember
+        call()
+    np.testing.assert_array_equal(*seen)
