@@ -135,7 +135,11 @@ class Trainer:
 
     def warm_up(self) -> None:
         """Wait until the run has trained for some seconds."""
-        self.wait_for_rows(WARM_UP_ROWS, START_SECONDS)
+        n_rows = 1
+        while (
+            sum(row.steps > 0 for row in self.wait_for_rows(n_rows, START_SECONDS)) < WARM_UP_ROWS
+        ):
+            n_rows = len(self.rows()) + 1
 
     def measure(self, seconds: float) -> Slot:
         """Measure from one row's appearance to another's.
@@ -154,9 +158,18 @@ class Trainer:
         return Slot(n_steps, elapsed, cpu / n_steps)
 
     def pause(self) -> None:
-        """Stop it where it is, with every request to an environment answered."""
+        """Stop it where it is, with every request to an environment answered.
+
+        A request left open would look like an environment that is silent as long as the pause.
+        """
         os.kill(self.pid, signal.SIGSTOP)
-        time.sleep(0.5)
+        n_looks_at_rest = 0
+        until = time.monotonic() + SILENCE_SECONDS
+        while n_looks_at_rest < 3 and time.monotonic() < until:
+            time.sleep(0.05)
+            envs = machine.environment_processes(self.pid)
+            at_rest = all(process.state == "S" for process in envs)
+            n_looks_at_rest = n_looks_at_rest + 1 if at_rest else 0
         os.killpg(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:

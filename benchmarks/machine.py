@@ -63,9 +63,10 @@ def memory_gib() -> float:
 
 
 class Process(NamedTuple):
-    """A process, and the CPU seconds that it has used."""
+    """A process, what it waits for, and the CPU seconds that it has used."""
 
     pid: int
+    state: str  # S: sleeps until somebody sends something; R: runs, or would
     parent: int
     session: int
     cpu: float
@@ -105,7 +106,11 @@ def _read_process(path: pathlib.Path) -> Process | None:
         return None
     words = fields.split()
     return Process(
-        int(path.name), int(words[1]), int(words[3]), (int(words[11]) + int(words[12])) / TICKS
+        int(path.name),
+        words[0],
+        int(words[1]),
+        int(words[3]),
+        (int(words[11]) + int(words[12])) / TICKS,
     )
 
 

@@ -162,7 +162,7 @@ def test_text_goes_between_its_markers(tmp_path: pathlib.Path) -> None:
 def test_environment_processes_are_told_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Analytic: trainer 10 with fork server 11, resource tracker 12, and environments 20, 21."""
     everybody = [
-        machine.Process(pid, parent, 10, 0.0)
+        machine.Process(pid, "S", parent, 10, 0.0)
         for pid, parent in [(10, 1), (11, 10), (12, 10), (20, 11), (21, 11)]
     ]
     monkeypatch.setattr(machine, "processes", lambda session: everybody)
