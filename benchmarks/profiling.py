@@ -45,8 +45,9 @@ class Snapshot(NamedTuple):
     wall: float
     cores: machine.Cores
     trainer: float  # CPU of the training process
-    workers: float  # of that, its worker threads
-    cpu: dict[str, float]  # of that, within each part
+    main: float  # of that, its main thread
+    workers: float  # and its worker threads
+    cpu: dict[str, float]  # of these, within each part
     elapsed: dict[str, float]  # wall clock of the worker threads within each part
     envs: profiled_env.EnvSeconds
     n_steps: int
@@ -91,6 +92,7 @@ class Clocks:
             time.perf_counter(),
             machine.read_cores(),
             time.process_time(),
+            time.clock_gettime(time.pthread_getcpuclockid(threading.main_thread().ident or 0)),
             sum(time.clock_gettime(clock) for clock, _ in self._threads.values()),
             {part: sum(parts[part][0] for parts in of_threads) for part in PARTS},
             {part: sum(parts[part][1] for parts in of_threads) for part in PARTS},
@@ -210,7 +212,8 @@ def table(setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, fl
     elapsed = {
         part: (after.elapsed[part] - before.elapsed[part]) / setting.n_workers for part in PARTS
     }
-    workers, trainer = after.workers - before.workers, after.trainer - before.trainer
+    workers, main_thread = after.workers - before.workers, after.main - before.main
+    others = after.trainer - before.trainer - workers - main_thread
     rows: list[tuple[str, float, str | None, str | None]] = [
         ("emulator", in_emulator, None, None),
         ("image work and wrappers", in_env - in_emulator, None, None),
@@ -218,8 +221,9 @@ def table(setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, fl
         ("transport, the workers' side", cpu["env"], "env", "env"),
         ("acting call", cpu["act"], "act", "act"),
         ("learning call", cpu["learn"], "learn", "learn"),
+        ("TensorFlow's own threads (learning)", others, None, None),
         ("Python between the calls", workers - sum(cpu.values()), "python", "python"),
-        ("the rest of the training process", trainer - workers, "rest", None),
+        ("the main thread", main_thread, "rest", None),
         ("idle cores (all wait)", cores.idle, None, None),
         ("taken by the hypervisor", cores.stolen, None, None),
     ]
