@@ -27,7 +27,7 @@ python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
 	Name another: make PYTHON=python$(firstword $(1))))
 
-.PHONY: help train test check test-slow mutants bench bench-long bench-scaling profile format lock clean
+.PHONY: help train test check test-slow mutants bench bench-long bench-scaling profile format images lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -65,6 +65,10 @@ profile: $(RUNTIME_READY) $(PEER_READY) ## where the time goes; PROFILE="--n_wor
 format: $(DEV_READY) ## rewrite the sources in the project's format
 	$(VENV_PYTHON) -m ruff format .
 	$(VENV_PYTHON) -m ruff check --fix .
+
+images: $(RUNTIME_READY) ## the README's pictures, from an agent's run folder: make images RUN=runs/<run>
+	@test -n "$(RUN)" || { echo "name a run folder of an Atari agent that plays: make images RUN=runs/..." >&2; exit 2; }
+	$(VENV_PYTHON) images/make_images.py "$(RUN)"
 
 clean: ## remove what set-up, tests and tools made; runs/ stays
 	rm -rf .venv .pipenv .peer .pytest_cache .mypy_cache .ruff_cache .hypothesis
