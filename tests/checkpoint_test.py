@@ -1,5 +1,6 @@
 """Checkpoints: what comes back, of which moment, and that whatever is damaged is refused in words."""
 
+import contextlib
 import itertools
 import json
 import pathlib
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from a3c import checkpoint
 from a3c.checkpoint import Checkpointer, Subject, UnusableCheckpoint
-from a3c.shared import Counters, Counts, SharedState
+from a3c.shared import Counters, Counts, Gate, SharedState
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUBJECT = Subject("CartPole-v1", "generic", "mlp", (4,), 2)
@@ -130,6 +131,46 @@ def test_a_checkpoint_is_of_one_moment(tmp_path):
         assert number == info.counters["steps"] == int(prefix.name.removeprefix("ckpt-"))
         for array in (*restored.weights.values(), *restored.mean_squares.values()):
             np.testing.assert_array_equal(array, np.full(array.shape, number, np.float32))
+
+
+def test_a_gate_that_stays_open_lets_two_moments_into_one_checkpoint(tmp_path):
+    """Analytic: negative control of the test before: saved while a writer is half way through."""
+
+    class DoorThatStaysOpen(Gate):
+        @contextlib.contextmanager
+        def shut(self):
+            yield
+
+    shared = make_shared()
+    shared.gate = DoorThatStaysOpen()
+    checkpointer = make_checkpointer(tmp_path, shared)
+    variables = [*shared.weights.values(), *shared.mean_squares.values()]
+    for variable in variables:
+        variable.assign(tf.zeros(variable.shape))
+    half_way, saved = threading.Event(), threading.Event()
+
+    def stamp() -> None:
+        with shared.gate:
+            for i, variable in enumerate(variables):
+                if i == len(variables) // 2:
+                    half_way.set()
+                    saved.wait()
+                variable.assign(tf.ones(variable.shape))
+
+    thread = threading.Thread(target=stamp, daemon=True)
+    thread.start()
+    half_way.wait()
+    prefix = checkpointer.save()
+    saved.set()
+    thread.join()
+    restored = make_shared()
+    checkpoint.restore(checkpoint.read_info(prefix), restored)
+    stamps = {
+        number
+        for variable in (*restored.weights.values(), *restored.mean_squares.values())
+        for number in variable.numpy().flat
+    }
+    assert stamps == {0, 1}
 
 
 def test_find_takes_any_of_a_checkpoints_names(made):

@@ -22,6 +22,15 @@ def test_every_part_of_the_key_leads_to_a_stream_of_its_own():
     assert len({draws(*key) for key in keys}) == len(keys)
 
 
+def test_no_two_of_64_workers_with_32_environments_draw_the_same():
+    """Analytic: streams of every worker, environment and purpose of two runs are pairwise different,
+    and so are all of their first four numbers."""
+    keys = list(itertools.product((0, 1), Purpose, range(64), range(32)))
+    streams = {draws(*key) for key in keys}
+    assert len(streams) == len(keys) == 2 * len(Purpose) * 64 * 32
+    assert len({number for stream in streams for number in stream}) == 4 * len(keys)
+
+
 def test_a_key_always_gives_the_same_stream():
     """Analytic: a second generator repeats the first, also in another process."""
     code = (

@@ -197,6 +197,52 @@ def test_counts_are_exact_under_sixteen_threads() -> None:
     )
 
 
+def test_counts_are_exact_when_sixteen_threads_are_stopped() -> None:
+    """Analytic: stopped at whatever moment, what is counted is what the threads did, to the last
+    one."""
+    counters, stopped = Counters(10**9, SLOW_COUNTS), threading.Event()
+    done = [Counts()] * 16
+
+    def work(mine: int) -> None:
+        while not stopped.is_set() and counters.reserve(5):
+            steps, updates, games, frames = done[mine]
+            counters.add_update(5, 20 + mine, updates)
+            if updates % 3 == 0:
+                counters.add_game()
+                games += 1
+            done[mine] = Counts(steps + 5, updates + 1, games, frames + 20 + mine)
+
+    def stop() -> None:
+        wait_until(lambda: counters.read().updates >= 500)
+        stopped.set()
+
+    run_threads([lambda mine=mine: work(mine) for mine in range(16)] + [stop])
+    assert counters.read() == tuple(map(sum, zip(*done, strict=True)))
+    assert counters.read().updates >= 500
+
+
+class WithoutLock:
+    """Stands in for the lock."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_without_the_lock_counts_are_lost() -> None:
+    """Analytic: negative control: two threads that both have read before either writes count once."""
+    both_have_read = threading.Barrier(2)
+
+    class Meets(int):
+        def __add__(self, other: int) -> int:
+            both_have_read.wait(TIMEOUT_SECONDS)
+            return int(self) + other
+
+    counters = Counters(10**9, Counts(updates=Meets(0)))
+    counters._lock = WithoutLock()
+    run_threads([lambda: counters.add_update(5, 20, 0)] * 2)
+    assert counters.read().updates == 1
+
+
 def test_what_is_returned_is_what_was_counted() -> None:
     """Analytic: every number of updates from 1 to 800 is returned once, to whichever thread."""
     counters = Counters(10**9, SLOW_COUNTS)
@@ -297,28 +343,35 @@ def test_apply_clips_then_steps_every_variable() -> None:
             np.testing.assert_allclose(shared.weights[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
-def test_no_update_is_lost_under_eight_threads() -> None:
+@pytest.mark.parametrize(
+    ("shape", "n_updates"),
+    # Large enough for two kernels to meet in one array; and 100,000 updates in all.
+    [((500, 1000), 25), ((64,), 12_500)],
+)
+def test_no_update_is_lost_under_eight_threads(shape: tuple[int, ...], n_updates: int) -> None:
     """Analytic: with m held at 1 (α = 1, ε = 0), each update subtracts exactly its gradient: thread i's is i.
 
     Different gradients also tell on an update that takes another's step, since the kernel keeps it in shared memory.
     """
-    n_threads, n_updates = 8, 25
-    shape = (500, 1000)  # large enough for two kernels to meet in one array
+    n_threads = 8
     shared = shared_state(
         {"w": np.zeros(shape, np.float32)}, rmsprop_decay=1.0, rmsprop_epsilon=0.0
     )
-    apply = tf.function(shared.apply).get_concrete_function(
-        {"w": tf.TensorSpec(shape, tf.float32)}, tf.TensorSpec((), tf.float32)
-    )
-    rate = tf.constant(1.0)
+
+    # In one call, where no thread waits for Python.
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)])
+    def apply(gradient: tf.Tensor) -> None:
+        for _ in tf.range(n_updates):
+            shared.apply({"w": gradient}, tf.constant(1.0))
+
+    apply.get_concrete_function()
 
     def update(size: int) -> None:
-        gradients = {"w": tf.fill(shape, float(size))}
-        for _ in range(n_updates):
-            apply(gradients, rate)
+        apply(tf.fill(shape, float(size)))
 
     run_threads([lambda i=i: update(i) for i in range(1, n_threads + 1)])
     total = n_updates * sum(range(1, n_threads + 1))
+    assert total < 2**24  # whole numbers up to there are exact
     np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -total))
     np.testing.assert_array_equal(shared.mean_squares["w"], np.ones(shape))
 
