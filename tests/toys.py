@@ -320,9 +320,15 @@ def _register() -> None:
         max_episode_steps=3,
         kwargs={"length": 1000},
     )
+    gymnasium.register(
+        "toys/ShortCartPole-v0",
+        "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
+        max_episode_steps=20,
+    )
     for name, game, sticky_actions, more in (
         ("ShortPong", "pong", 0.0, {"max_num_frames_per_episode": 150}),
         ("ShortBreakout", "breakout", 0.25, {"max_num_frames_per_episode": 500}),
+        ("BriefBreakout", "breakout", 0.0, {"max_num_frames_per_episode": 300}),
         ("RamPong", "pong", 0.0, {"obs_type": "ram"}),
     ):
         kwargs = {"game": game, "frameskip": 1, "repeat_action_probability": sticky_actions}

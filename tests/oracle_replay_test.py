@@ -1,0 +1,206 @@
+"""Real runs of 100 updates, step by step by the oracle: actions, weights and statistics.
+
+What passed between worker and environments was recorded (tests/recorded_runs.py); the oracle, which
+knows nothing of a3c/, is trained on that (tests/oracle_replay.py, which derives how far float32 may
+be from it). Every run has ends of episodes and time limits in it: CartPole that falls or is cut off
+after 20 steps, Breakout that loses lives and is cut off after 300 frames.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import tempfile
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from a3c import seeding
+from tests import oracle, oracle_replay, recorded_runs
+from tests.oracle_replay import Replay
+from tests.recorded_runs import Run
+
+N_UPDATES = 100
+# Two actions that the draws left nearer to each other than this may change places in float32.
+CLOSE = 1e-3
+
+
+class Case(NamedTuple):
+    network: str
+    reduction: str
+    n_envs: int
+
+    def arguments(self) -> list[str]:
+        """`sum` under the preset paper, `mean` under ocd; with four environments, clipping is
+        reached, the entropy counts, and the statistics start where the preset's do not."""
+        preset, other_start = {"sum": ("paper", "1"), "mean": ("ocd", "0")}[self.reduction]
+        game = "ShortCartPole" if self.network == "mlp" else "BriefBreakout"
+        more = f"--max_grad_norm 0.5 --entropy_bonus 0.1 --rmsprop_initial {other_start}"
+        return [
+            *("--preset", preset, "--network", self.network, "--loss_reduction", self.reduction),
+            *("--envs_per_worker", str(self.n_envs), "--n_steps", str(N_UPDATES * 5 * self.n_envs)),
+            *(more.split() if self.n_envs > 1 else ()),
+            *("--seed", "1", "--no_xla", f"tests.toys:toys/{game}-v0"),
+        ]
+
+
+CASES = [
+    Case(network, reduction, n_envs)
+    for network in ("mlp", "small", "nature")
+    for reduction in ("mean", "sum")
+    for n_envs in (1, 4)
+]
+
+
+def duration(case: Case) -> tuple[pytest.MarkDecorator, ...]:
+    """Half a minute to two for the larger ones, on a machine of its own."""
+    if case.network == "mlp":
+        return ()
+    is_short = case.network == "small" and case.n_envs == 1
+    return (pytest.mark.slow if is_short else pytest.mark.weekly,)
+
+
+def by_cases(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "case", [pytest.param(c, marks=duration(c), id="-".join(map(str, c))) for c in cases]
+    )
+
+
+@functools.cache
+def record(case: Case) -> Run:
+    """The case's run, made once."""
+    with tempfile.TemporaryDirectory() as folder:
+        return recorded_runs.record(case.arguments(), pathlib.Path(folder))
+
+
+def start(run: Run) -> Replay:
+    return Replay(run.params, run.start["weights"], run.start["mean_squares"])
+
+
+def worst(run: Run, ours: Replay, part: str) -> dict[str, float]:
+    """Of each array, the entry that is farthest from the oracle's, in parts of its bound."""
+    errors = ours.errors(part, run.end[part])
+    return {n: float(np.max(errors[n] / ours.bounds[part][n])) for n in errors}
+
+
+def assert_same_actions(
+    ours: Replay, rollout: oracle.Rollout, draws: np.random.Generator, n_close: list[int]
+) -> None:
+    """The oracle's logits and the run's draws choose the run's actions, close calls aside."""
+    for seen, actions in zip(rollout.observations[:-1], rollout.actions, strict=True):
+        logits = oracle.forward(ours.oracle.network, ours.oracle.weights, seen)["policy"]
+        drawn = logits + draws.gumbel(size=logits.shape)
+        best = drawn.max(axis=1)
+        of_taken = drawn[np.arange(len(actions)), actions]
+        np.testing.assert_allclose(of_taken, best, rtol=0, atol=CLOSE)
+        n_close[0] += int(np.count_nonzero(drawn > best[:, None] - CLOSE)) - len(actions)
+
+
+@by_cases(CASES)
+def test_the_oracle_gets_the_same_actions_weights_and_statistics(case):
+    """Parity: each action of 100 updates; then every entry, within a bound that is narrow."""
+    run = record(case)
+    assert len(run.steps) == 5 * N_UPDATES
+    assert sum(int(step.terminated.sum()) for step in run.steps) >= 5 * case.n_envs
+    assert sum(len(step.last) for step in run.steps) >= 5 * case.n_envs
+    rewards = {0, 1} if case.network != "mlp" else {1}
+    assert set(np.unique([step.rewards for step in run.steps])) == rewards
+
+    ours, n_close = start(run), [0]
+    draws = seeding.generator(run.params.seed, seeding.Purpose.ACTIONS, worker=0)
+    for rollout in oracle_replay.rollouts(run, ours):
+        assert_same_actions(ours, rollout, draws, n_close)
+        ours.update(rollout)
+    assert n_close[0] <= 10  # or the actions would say little
+    for part in ("weights", "mean_squares"):
+        assert {n: off for n, off in worst(run, ours, part).items() if not off <= 1} == {}
+        for name, change in run.change(part).items():
+            assert ours.bounds[part][name].max() < 0.25 * np.abs(change).max(), name
+
+
+# Twins that are wrong in one thing, and found
+
+
+def actions_one_late(rollout: oracle.Rollout) -> oracle.Rollout:
+    return rollout._replace(actions=np.roll(rollout.actions, 1, axis=0))
+
+
+def rewards_one_late(rollout: oracle.Rollout) -> oracle.Rollout:
+    return rollout._replace(rewards=np.roll(rollout.rewards, 1, axis=0))
+
+
+def observations_one_early(rollout: oracle.Rollout) -> oracle.Rollout:
+    return rollout._replace(observations=np.roll(rollout.observations, -1, axis=0))
+
+
+def environments_mixed_up(rollout: oracle.Rollout) -> oracle.Rollout:
+    return rollout._replace(actions=rollout.actions[:, ::-1])
+
+
+def nothing_ends(rollout: oracle.Rollout) -> oracle.Rollout:
+    return rollout._replace(continues=np.ones_like(rollout.continues))
+
+
+def hidden_values_left_out(rollout: oracle.Rollout) -> oracle.Rollout:
+    return rollout._replace(rewards=np.ones_like(rollout.rewards))
+
+
+@pytest.mark.parametrize(
+    "twin",
+    [
+        actions_one_late,
+        rewards_one_late,
+        observations_one_early,
+        environments_mixed_up,
+        nothing_ends,
+        hidden_values_left_out,
+    ],
+)
+def test_other_rollouts_give_other_weights(twin):
+    """Parity: negative control, whose weights and statistics lie far outside the bound."""
+    run = record(Case("mlp", "mean", 4))
+    ours = start(run)
+    for rollout in oracle_replay.rollouts(run, ours):
+        ours.update(twin(rollout))
+    for part in ("weights", "mean_squares"):
+        assert max(worst(run, ours, part).values()) > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [
+        ("discount", 1.001),
+        ("entropy_bonus", 1.01),
+        ("value_loss_coef", 1.01),
+        ("max_grad_norm", 1.01),
+        ("initial_lr", 1.01),
+        ("rmsprop_decay", 1.001),
+        ("rmsprop_epsilon", 1.01),
+    ],
+)
+def test_other_hyperparameters_give_other_weights(name, factor):
+    """Parity: negative control: the third digit of each lies outside the bound."""
+    run = record(Case("mlp", "mean", 4))
+    value = getattr(run.params, name) * factor
+    changed = run._replace(params=dataclasses.replace(run.params, **{name: value}))
+    ours = start(changed)
+    for rollout in oracle_replay.rollouts(changed, ours):
+        ours.update(rollout)
+    assert max(worst(run, ours, "weights").values()) > 1
+
+
+@pytest.mark.parametrize(
+    ("network", "observation_shape", "k"),
+    [
+        # Forward 4 + 64 + 64 for each head, back 64 + 64 + 2 and 64 + 64 + 1, and five states.
+        ("mlp", (4,), 2 * 132 + 130 + 129 + 5),
+        # Forward 256, 256, 2592 and 2·256, back 8·8·16, 4·4·32, 256, 6 and 1, and 400 places each.
+        ("small", (84, 84, 4), 3616 + 1024 + 512 + 256 + 7 + 2000),
+    ],
+)
+def test_roundings_by_hand(network, observation_shape, k):
+    """Analytic: fan-ins, fan-outs, places of the first layer."""
+    n_actions = 2 if network == "mlp" else 6
+    shapes = oracle.weight_shapes(network, observation_shape, n_actions)
+    weights = {name: np.zeros(shape) for name, shape in shapes.items()}
+    assert oracle_replay.n_roundings(weights, 5) == k
