@@ -1,0 +1,254 @@
+"""Pinned runs: 100 updates each, whose inputs and whose change of the weights are written down.
+
+    make pins        renews tests/pinned/ and prints what has changed
+
+`tests/pins_test.py` runs them again and compares. The change of the weights is pinned, θ100 − θ0,
+and not the weights: under the preset `ocd` a weight moves by a thousandth of itself, and a pin on
+weights would hardly see whether it moved the right way. Inputs come first: initial weights, draws,
+observations, actions and rewards, so that a failure says which part of the program has changed.
+
+Float32 leaves the order of sums open: another machine, another number of threads or a faster way to
+compute the same may take another. How far that moves the figures is measured (tests/pin_tables.py
+writes tests/pinned/rounding.csv), and the tolerance is a multiple of it.
+"""
+
+import csv
+import hashlib
+import json
+import pathlib
+import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tests.recorded_runs import Arrays, Run
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "pinned"
+ROUNDING = FOLDER / "rounding.csv"
+N_ENTRIES = 32  # of each weight, drawn from those that moved
+N_SIGNS = 32  # at most, of those that moved at least half as far as the farthest
+N_DRAWS = 100
+FIGURES = ("norm", "mean", "entries")
+
+
+class Pin(NamedTuple):
+    """A run of train.py, and what it is there for."""
+
+    arguments: str
+    purpose: str
+    # Multiplies the initial weights of the policy's last layer.
+    policy_scale: float = 1.0
+
+
+_SIDE = "--network small --rmsprop_initial 0 --n_steps 500 tests.toys:toys/Side-v0"
+PINS = {
+    "pong-ocd": Pin(
+        "--n_steps 500 PongNoFrameskip-v4",
+        "the preset ocd, with statistics from 1",
+    ),
+    "pong-paper": Pin(
+        "--preset paper --n_steps 500 PongNoFrameskip-v4",
+        "the preset paper, whose learning rate reaches 0 as the run ends",
+    ),
+    "pong-1x4": Pin(
+        "--preset paper --envs_per_worker 4 --n_steps 2000 PongNoFrameskip-v4",
+        "one worker with four environments",
+    ),
+    "side-clipped": Pin(
+        f"--max_grad_norm 0.05 {_SIDE}",
+        "every gradient is clipped, and ε is larger than the statistics; lives, clipped rewards",
+    ),
+    "side-decided": Pin(
+        f"--rmsprop_epsilon 1e-3 --entropy_bonus 0.1 {_SIDE}",
+        "a policy far from uniform, where the entropy has a slope",
+        policy_scale=5.0,
+    ),
+    "vector-truncated": Pin(
+        "--n_steps 500 tests.toys:toys/TruncatedVector-v0",
+        "the network for vectors; a time limit ends every episode",
+    ),
+}
+
+
+def run(pin: Pin, more: str = "", rounding_seed: int | None = None) -> "Run":
+    """Run it, with `more` arguments after its own; with a seed, from weights rounded otherwise."""
+    from tests import recorded_runs
+
+    def change(weights: "Arrays") -> "Arrays":
+        changed = weights | {
+            "policy_kernel": weights["policy_kernel"] * np.float32(pin.policy_scale)
+        }
+        if rounding_seed is not None:
+            generator = np.random.default_rng(rounding_seed)
+            for name, weight in changed.items():
+                ulps = generator.integers(-1, 2, weight.shape).astype(np.float32)
+                changed[name] = weight * (1 + np.float32(2**-23) * ulps)
+        return changed
+
+    *flags, env_id = pin.arguments.split()
+    with tempfile.TemporaryDirectory() as folder:
+        return recorded_runs.record(
+            [*flags, *more.split(), env_id], pathlib.Path(folder), change_initial_weights=change
+        )
+
+
+def summary(pin: Pin, run: "Run") -> dict[str, Any]:
+    """What is pinned of a run, as JSON holds it."""
+    return {
+        "made_by": "make pins",
+        "run": f"train.py {pin.arguments}",
+        "purpose": pin.purpose,
+        "policy_scale": pin.policy_scale,
+        "initial_weights": {name: _hash(w) for name, w in run.start["weights"].items()},
+        "draws": _draws(run),
+        "first_seen": [_hash(seen) for seen in run.first_seen],
+        # action, reward, end of an episode, observation: of each environment
+        "steps": [
+            " | ".join(
+                f"{step.actions[k]} {step.rewards[k]:g} {_end(step, k)} {_hash(step.seen[k])}"
+                for k in range(len(step.actions))
+            )
+            for step in run.steps
+        ],
+        "changes": {name: _figures(c) for name, c in run.change("weights").items()},
+    }
+
+
+def _hash(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:12]
+
+
+def _end(step: Any, k: int) -> str:
+    return {(0, 0): "-", (1, 0): "terminated", (0, 1): "truncated", (1, 1): "both"}[
+        int(step.terminated[k]), int(step.truncated[k])
+    ]
+
+
+def _draws(run: "Run") -> str:
+    """The actions that the run's generator would have chosen had all been equally good."""
+    from a3c import seeding, worker
+
+    generator = seeding.generator(run.params.seed, seeding.Purpose.ACTIONS, worker=0)
+    n_actions = len(run.start["weights"]["policy_bias"])
+    flat = np.zeros((len(run.first_seen), n_actions), np.float32)
+    drawn = [worker.sample_actions(flat, generator) for _ in range(N_DRAWS)]
+    return "".join(str(action) for actions in drawn for action in actions)
+
+
+def _figures(change: np.ndarray) -> dict[str, Any]:
+    """Norm, mean, largest size; some entries that moved; signs of those that moved farthest."""
+    change = change.ravel()
+    moved = np.flatnonzero(change)
+    drawn = np.random.default_rng(0).permutation(moved)[:N_ENTRIES]
+    largest = float(np.abs(change).max())
+    far = np.flatnonzero(np.abs(change) >= largest / 2)[:N_SIGNS]
+    return {
+        "size": change.size,
+        "norm": _digits(np.linalg.norm(change)),
+        "mean": _digits(change.mean()),
+        "largest": _digits(largest),
+        "entries": {str(i): _digits(change[i]) for i in sorted(drawn)},
+        "signs": {str(i): "+" if change[i] > 0 else "-" for i in far},
+    }
+
+
+def _digits(number: float) -> float:
+    return float(f"{number:.9g}")
+
+
+def deviations(pinned: Mapping[str, Any], change: np.ndarray) -> dict[str, float]:
+    """How far one weight's change is from what was pinned of it, by figure.
+
+    The norm in parts of itself, the mean in parts of the root mean square, entries (the worst of
+    them) in parts of the largest that the weight has.
+    """
+    found = change.ravel()
+    rms = pinned["norm"] / pinned["size"] ** 0.5
+    return {
+        "norm": abs(float(np.linalg.norm(found)) - pinned["norm"]) / pinned["norm"],
+        "mean": abs(float(found.mean()) - pinned["mean"]) / rms,
+        "entries": max(abs(found[int(i)] - value) for i, value in pinned["entries"].items())
+        / pinned["largest"],
+    }
+
+
+def tolerances(name: str) -> dict[str, float]:
+    """For each figure of a pin, the deviation that is allowed; 0 where none was measured yet."""
+    with ROUNDING.open(newline="") as file:
+        rows = [r for r in csv.DictReader(file) if (r["pin"], r["variant"]) == (name, "tolerance")]
+    return {figure: sum(float(row[figure]) for row in rows) for figure in FIGURES}
+
+
+def input_differences(pinned: Mapping[str, Any], run: "Run") -> list[str]:
+    """The first thing that went into the updates and is another than it was, and whose doing it is.
+
+    Later ones may follow from it.
+    """
+    found = summary(Pin("", ""), run)
+    for name, value in pinned["initial_weights"].items():
+        if found["initial_weights"].get(name) != value:
+            return [f"randomness: the initial weights {name} are others"]
+    if found["draws"] != pinned["draws"]:
+        return ["randomness: the stream that actions are drawn from is another"]
+    if found["first_seen"] != pinned["first_seen"]:
+        return ["environment: the first observation is another"]
+    for n, (new, old) in enumerate(zip(found["steps"], pinned["steps"], strict=False)):
+        if _column(new, 0) != _column(old, 0):
+            return [
+                f"arithmetic: of step {n} (update {n // run.params.steps_per_update}) the action"
+                f" is another, after the same observations and draws: {old!r} was {new!r} now"
+            ]
+        if new != old:
+            return [f"environment: step {n} is another, after the same actions: {old!r}, {new!r}"]
+    if len(found["steps"]) != len(pinned["steps"]):
+        return [f"{len(found['steps'])} steps where {len(pinned['steps'])} were"]
+    return []
+
+
+def _column(step: str, i: int) -> list[str]:
+    return [one.split()[i] for one in step.split(" | ")]
+
+
+def differences(pinned: Mapping[str, Any], run: "Run", tolerance: Mapping[str, float]) -> list[str]:
+    """What is not as it was pinned, one line each: of the inputs, or of the change of the weights."""
+    lines = input_differences(pinned, run)
+    if lines:
+        return lines
+    change = run.change("weights")
+    for name, figures in pinned["changes"].items():
+        for figure, deviation in deviations(figures, change[name]).items():
+            if not deviation <= tolerance[figure]:
+                lines.append(
+                    f"arithmetic: {figure} of the change of {name} is off by {deviation:.2e},"
+                    f" {tolerance[figure]:.2e} at most"
+                )
+        signs = {i: "+" if change[name].ravel()[int(i)] > 0 else "-" for i in figures["signs"]}
+        if signs != figures["signs"]:
+            lines.append(f"arithmetic: {name} moves the other way at the entries that move most")
+    return lines
+
+
+def path(name: str) -> pathlib.Path:
+    return FOLDER / f"{name}.json"
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads(path(name).read_text())
+
+
+def main() -> None:
+    """Run every pin, say what is not as it was, and write down what is."""
+    for name, pin in PINS.items():
+        new = run(pin)
+        if path(name).exists():
+            lines = differences(load(name), new, tolerances(name))
+            print(f"{name}: {'as it was' if not lines else ''}", *lines, sep="\n    ")
+        else:
+            print(f"{name}: new")
+        path(name).write_text(json.dumps(summary(pin, new), indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
