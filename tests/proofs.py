@@ -1,0 +1,355 @@
+"""What the project promises, the test that says so, and a change of the code that turns it red.
+
+    python3 -m tests.proofs          makes each change in a copy of the tree and runs its test there
+    python3 -m tests.proofs table    prints the README's table
+
+`make test-slow` does the first, and the fast tests check that the README has the second.
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LEFT_BEHIND = shutil.ignore_patterns(".*", "runs", "results", "images", "__pycache__")
+
+
+class Proof(NamedTuple):
+    """In `module`, the text `old` (which stands there once) becomes `new`, and `test` fails."""
+
+    guarantee: str
+    test: str  # of tests/, as pytest names it
+    change: str  # in words
+    module: str
+    old: str
+    new: str
+
+    def row(self) -> str:
+        """Of the README's table."""
+        file, _, name = self.test.partition("::")
+        return f"| {self.guarantee} | [`{name}`](tests/{file}) | [{self.change}]({self.module}) |"
+
+
+PROOFS = [
+    Proof(
+        "100 updates do the paper's arithmetic: actions, weights and statistics are those of an"
+        " independent program in float64",
+        "oracle_replay_test.py::test_the_oracle_gets_the_same_actions_weights_and_statistics[mlp-sum-4]",
+        "values of the next episode flow back over an end",
+        "a3c/losses.py",
+        "discount * continues[t] * following",
+        "discount * following",
+    ),
+    Proof(
+        "100 updates of each preset change the weights as they always did",
+        "pins_test.py::test_100_updates_are_as_they_were[side-clipped]",
+        "ε is 1.01e-5 instead of 1e-5",
+        "a3c/params.py",
+        "OPTIMIZER, 1e-5,",
+        "OPTIMIZER, 1.01e-5,",
+    ),
+    Proof(
+        "Step t of a rollout saw observation t, acted on it and was paid for it",
+        "worker_test.py::test_a_rollout_holds_what_was_seen_done_and_paid",
+        "a rollout begins with the last observation but one",
+        "a3c/worker.py",
+        "observations[0] = observations[-1]",
+        "observations[0] = observations[-2]",
+    ),
+    Proof(
+        "Nothing after an episode's end counts for it",
+        "losses_test.py::test_an_episode_that_ends_mid_rollout_cuts_the_sum",
+        "returns run on through ends",
+        "a3c/losses.py",
+        "discount * continues[t] * following",
+        "discount * following",
+    ),
+    Proof(
+        "A time limit is no death: its last step is paid γ·V of the true last observation",
+        "worker_test.py::test_a_truncation_is_paid_the_value_it_hides_and_a_termination_is_not",
+        "the hidden value is left out",
+        "a3c/worker.py",
+        "if only_truncated.any():",
+        "if False:",
+    ),
+    Proof(
+        "No gradient flows into the returns, nor from the policy's loss into the value",
+        "losses_test.py::test_no_gradient_crosses_from_policy_to_value_or_into_returns",
+        "the advantage in the policy loss has a gradient",
+        "a3c/losses.py",
+        "neg_log_taken * tf.stop_gradient(advantages)",
+        "neg_log_taken * advantages",
+    ),
+    Proof(
+        "The entropy bonus pushes the policy towards uniform",
+        "losses_test.py::test_the_entropy_bonus_pushes_towards_uniform",
+        "its sign is turned",
+        "a3c/losses.py",
+        "- entropy_bonus * entropies",
+        "+ entropy_bonus * entropies",
+    ),
+    Proof(
+        "`sum` adds over steps and environments, `mean` averages",
+        "losses_test.py::test_sum_is_mean_times_steps_and_environments",
+        "`sum` averages",
+        "a3c/losses.py",
+        '"sum": tf.reduce_sum',
+        '"sum": tf.reduce_mean',
+    ),
+    Proof(
+        "Gradients are clipped by their joint norm",
+        "optimizer_test.py::test_clipping_equals_plain_numpy",
+        "each array is clipped by its own",
+        "a3c/optimizer.py",
+        "[gradient * scale for gradient in gradients]",
+        "[tf.clip_by_norm(gradient, max_norm) for gradient in gradients]",
+    ),
+    Proof(
+        "RMSProp has its ε inside the root",
+        "optimizer_test.py::test_epsilon_is_inside_the_root",
+        "ε is squared, as if it stood outside",
+        "a3c/optimizer.py",
+        "epsilon=epsilon,",
+        "epsilon=epsilon**2,",
+    ),
+    Proof(
+        "A gradient that is not finite is never applied",
+        "optimizer_test.py::test_a_gradient_that_is_not_finite_is_never_applied",
+        "the norm is not checked",
+        "a3c/optimizer.py",
+        'tf.debugging.check_numerics(tf.linalg.global_norm(gradients), "gradient not finite")',
+        "tf.linalg.global_norm(gradients)",
+    ),
+    Proof(
+        "The learning rate follows the steps that all workers have done",
+        "worker_test.py::test_the_learning_rate_follows_the_steps_done",
+        "it follows the worker's own rollouts",
+        "a3c/worker.py",
+        "n_steps_done = self._shared.counters.read().steps",
+        "n_steps_done = n_rollouts",
+    ),
+    Proof(
+        "Workers share RMSProp's statistics",
+        "sharing_test.py::test_a_workers_step_depends_on_the_statistics_that_another_left",
+        "each update starts from a copy of the first ones",
+        "a3c/shared.py",
+        "self.mean_squares[name],",
+        "tf.Variable(self.mean_squares[name].numpy()),",
+    ),
+    Proof(
+        "No update is lost, whichever threads meet",
+        "shared_test.py::test_no_update_is_lost_under_eight_threads",
+        "each weight is read and written once more, without a lock",
+        "a3c/optimizer.py",
+        "        use_locking=True,\n    )\n",
+        "        use_locking=True,\n    )\n    variable.assign(variable + 0)\n",
+    ),
+    Proof(
+        "A worker acts on a copy of its own until it copies again",
+        "worker_test.py::test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only",
+        "it acts on the shared weights",
+        "a3c/worker.py",
+        "self.weights = _copy_of(shared.weights)",
+        "self.weights = shared.weights",
+    ),
+    Proof(
+        "Steps, updates, games and frames are counted exactly",
+        "shared_test.py::test_counts_are_exact_when_sixteen_threads_are_stopped",
+        "updates are counted without the lock",
+        "a3c/shared.py",
+        'had been counted."""\n        with self._lock:',
+        'had been counted."""\n        if True:',
+    ),
+    Proof(
+        "A checkpoint is of one moment",
+        "checkpoint_test.py::test_a_checkpoint_is_of_one_moment",
+        "updates go on while it is copied",
+        "a3c/checkpoint.py",
+        "with self._shared.gate.shut():",
+        "with self._shared.gate:",
+    ),
+    Proof(
+        "A checkpoint gives back what was saved",
+        "checkpoint_test.py::test_everything_comes_back",
+        "zeros are saved",
+        "a3c/checkpoint.py",
+        "copies[name].assign(variable)",
+        "copies[name].assign(0 * variable)",
+    ),
+    Proof(
+        "No two workers, environments or purposes draw from one stream",
+        "seeding_test.py::test_no_two_of_64_workers_with_32_environments_draw_the_same",
+        "worker and environment are added up",
+        "a3c/seeding.py",
+        "(int(purpose), worker, env, game)",
+        "(int(purpose), worker + env, game)",
+    ),
+    Proof(
+        "With one worker, a run repeats bit for bit",
+        "train_test.py::test_a_run_repeats_bit_for_bit_logged_in_detail_or_not",
+        "initial weights are drawn without the seed",
+        "a3c/training.py",
+        "generator = seeding.generator(params.seed, seeding.Purpose.WEIGHTS)",
+        "generator = np.random.default_rng()",
+    ),
+    Proof(
+        "What the agent sees, gets and is told is what the emulator showed, to the pixel",
+        "replay_by_hand_test.py::test_a_game_is_the_same_by_hand",
+        "three frames a decision instead of four",
+        "a3c/preprocessing.py",
+        "n_frames: int = 4,",
+        "n_frames: int = 3,",
+    ),
+    Proof(
+        "What a worker gets from its environment processes is the same",
+        "replay_by_hand_test.py::test_what_a_worker_gets",
+        "truncations are not told",
+        "a3c/env.py",
+        "truncated=np.array([answer.truncated for answer in answers], np.bool_),",
+        "truncated=np.array([False for answer in answers], np.bool_),",
+    ),
+    Proof(
+        "A lost life ends the episode, and the game goes on",
+        "preprocessing_test.py::test_a_lost_life_ends_the_episode_and_the_game_goes_on",
+        "lives are not looked at",
+        "a3c/preprocessing.py",
+        "terminated or self._lost_life,",
+        "terminated,",
+    ),
+    Proof(
+        "Scores are whole games', unclipped",
+        "monitor_test.py::test_score_and_length_of_whole_games",
+        "the score adds up clipped rewards",
+        "a3c/monitor.py",
+        "self._score += float(reward)",
+        "self._score += min(1.0, float(reward))",
+    ),
+    Proof(
+        "Environment processes never load TensorFlow",
+        "env_process_test.py::test_no_tensorflow_in_a_process",
+        "the environments' module imports it",
+        "a3c/env.py",
+        "import ale_py\nimport gymnasium",
+        "import ale_py\nimport tensorflow\nimport gymnasium",
+    ),
+    Proof(
+        "The networks compute what plain loops compute",
+        "network_test.py::test_image_networks_compute_what_plain_numpy_computes",
+        "pixels are divided by 256",
+        "a3c/network.py",
+        "kernel / 255.0 if i == 1",
+        "kernel / 256.0 if i == 1",
+    ),
+    Proof(
+        "The presets have the published values",
+        "params_test.py::test_presets_have_the_published_values",
+        "`paper` clips at 4 instead of 40",
+        "a3c/params.py",
+        "paper=40.0",
+        "paper=4.0",
+    ),
+    Proof(
+        "What --debug dumps is what trained",
+        "worker_test.py::test_debug_dumps_all_that_the_network_was_fed",
+        "observations are dumped one step late",
+        "a3c/worker.py",
+        "observations=rollout.observations[:-1],",
+        "observations=rollout.observations[1:],",
+    ),
+    Proof(
+        "Figures in the logs do not change the training",
+        "worker_test.py::test_measuring_tells_what_learning_would_do_and_does_nothing",
+        "the policy gradient is taken of the value loss",
+        "a3c/worker.py",
+        "tape.gradient(result.policy, weights",
+        "tape.gradient(result.value, weights",
+    ),
+    Proof(
+        "Learns softmax(r/β), the best policy of a bandit with entropy bonus β",
+        "learning_test.py::test_a_bandit_with_an_entropy_bonus_is_played_by_softmax",
+        "the bonus counts twice",
+        "a3c/losses.py",
+        "- entropy_bonus * entropies",
+        "- 2 * entropy_bonus * entropies",
+    ),
+    Proof(
+        "Learns the values of a chain, with K = 1 and K = 4",
+        "learning_test.py::test_a_chain_gets_the_values_of_its_closed_form",
+        "returns run on through ends",
+        "a3c/losses.py",
+        "discount * continues[t] * following",
+        "discount * following",
+    ),
+    Proof(
+        "Learns 1/(1 − γ) where a time limit cuts a task off",
+        "learning_test.py::test_a_task_that_is_cut_off_is_worth_as_if_it_went_on",
+        "the hidden value is left out",
+        "a3c/worker.py",
+        "if only_truncated.any():",
+        "if False:",
+    ),
+    Proof(
+        "Learns what pays after a rollout's end",
+        "learning_test.py::test_patience_is_learned_across_the_edge_of_rollouts",
+        "returns begin with 0 instead of the bootstrap",
+        "a3c/losses.py",
+        "following = bootstrap_values\n",
+        "following = tf.zeros_like(bootstrap_values)\n",
+    ),
+    Proof(
+        "Learns from what only older frames of the stack show",
+        "learning_test.py::test_where_a_dot_has_vanished_is_seen_in_the_stack",
+        "the stack holds the newest image four times",
+        "a3c/preprocessing.py",
+        "[*self._images[1:], image]",
+        "[image] * self._n_images",
+    ),
+]
+
+
+def copy_of_tree(folder: pathlib.Path) -> pathlib.Path:
+    """What tests need of the repository."""
+    return shutil.copytree(ROOT, folder / "tree", ignore=LEFT_BEHIND)
+
+
+def is_red(proof: Proof, tree: pathlib.Path) -> bool:
+    """Make the change in a copy of the tree, run the test there, take the change back."""
+    module = tree / proof.module
+    text = module.read_text(encoding="utf-8")
+    assert text.count(proof.old) == 1, (
+        f"{proof.module} has {proof.old!r} {text.count(proof.old)} times"
+    )
+    module.write_text(text.replace(proof.old, proof.new), encoding="utf-8")
+    try:
+        command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        # The slow cases of a test come with it, the weekly ones not.
+        test = subprocess.run(
+            [*command, f"tests/{proof.test}"], cwd=tree, capture_output=True, text=True
+        )
+    finally:
+        module.write_text(text, encoding="utf-8")
+    assert test.returncode in (0, 1), test.stdout[-2000:] + test.stderr[-2000:]
+    return test.returncode == 1
+
+
+def table() -> str:
+    """The README's."""
+    head = "| guarantee | its test | the change that turns it red |\n|---|---|---|\n"
+    return head + "".join(f"{proof.row()}\n" for proof in PROOFS)
+
+
+def main() -> None:
+    if sys.argv[1:] == ["table"]:
+        print(table(), end="")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_of_tree(pathlib.Path(folder))
+        for proof in PROOFS:
+            print(f"{'red' if is_red(proof, tree) else 'STILL GREEN'}: {proof.test}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

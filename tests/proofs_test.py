@@ -1,0 +1,88 @@
+"""The README's table of proofs is true: tests and changes exist, and each change turns its test red."""
+
+import pathlib
+import re
+
+import pytest
+
+from tests import proofs
+from tests.proofs import PROOFS, ROOT, Proof
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINK_TO_A_TEST = re.compile(r"\[`(test_\w+)(?:\[[\w-]+\])?`\]\((tests/\w+\.py)\)")
+
+
+def section(title: str) -> str:
+    """The text below a heading of the README, up to the next."""
+    return README.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(title: str) -> list[str]:
+    lines = [line for line in section(title).splitlines() if line.startswith("|")]
+    return lines[2:]
+
+
+def has_test(file: str, name: str) -> bool:
+    path = ROOT / file
+    return path.is_file() and f"\ndef {name}(" in path.read_text(encoding="utf-8")
+
+
+def test_the_readme_has_the_table():
+    """Golden: as `python3 -m tests.proofs table` prints it."""
+    assert proofs.table() in section("How we know it is right")
+
+
+@pytest.mark.parametrize(
+    ("title", "at_least"), [("How we know it is right", 25), ("Departures", 10)]
+)
+def test_every_row_names_a_test_that_exists(title, at_least):
+    """Analytic: as a link to its file, which has a function of that name."""
+    assert len(rows(title)) >= at_least
+    for row in rows(title):
+        links = LINK_TO_A_TEST.findall(row)
+        assert links, f"no test in {row}"
+        assert [link for link in links if not has_test(link[1], link[0])] == []
+
+
+def test_tests_that_do_not_exist_are_found():
+    """Analytic: negative control of the test before."""
+    assert LINK_TO_A_TEST.findall("| x | [`test_a[b-4]`](tests/a_test.py) |") == [
+        ("test_a", "tests/a_test.py")
+    ]
+    assert has_test("tests/proofs_test.py", "test_tests_that_do_not_exist_are_found")
+    assert not has_test("tests/proofs_test.py", "test_tests_that_do_not_exist")
+    assert not has_test("tests/nothing_test.py", "test_the_readme_has_the_table")
+
+
+@pytest.mark.parametrize("proof", PROOFS, ids=[proof.guarantee for proof in PROOFS])
+def test_the_change_can_be_made(proof):
+    """Analytic: what it takes away stands in the code, once."""
+    text = (ROOT / proof.module).read_text(encoding="utf-8")
+    assert text.count(proof.old) == 1
+    assert proof.old != proof.new
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> pathlib.Path:
+    return proofs.copy_of_tree(tmp_path_factory.mktemp("changed"))
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("proof", PROOFS, ids=[proof.guarantee for proof in PROOFS])
+def test_the_change_turns_its_test_red(proof, tree):
+    """Analytic: made in a copy of the tree, and taken back."""
+    assert proofs.is_red(proof, tree)
+
+
+@pytest.mark.slow
+def test_a_change_that_changes_nothing_turns_no_test_red(tree):
+    """Analytic: negative control of the test before: red is not all that it can say."""
+    proof = Proof(
+        "",
+        "losses_test.py::test_one_step_returns",
+        "",
+        "a3c/losses.py",
+        "discount * continues[t] * following",
+        "continues[t] * discount * following",
+    )
+    assert not proofs.is_red(proof, tree)
