@@ -107,8 +107,12 @@ def test_two_who_shut_the_gate_take_turns() -> None:
     assert most_inside == [1] * 40
 
 
-def visit_while_shutting(gate: Gate) -> tuple[int, int]:
-    """How many of 300 looks from behind the shut gate saw a visitor inside; and how many visits there were."""
+def visit_while_shutting(gate: Gate, is_enough: Callable[[int, int], bool]) -> tuple[int, int]:
+    """How many of at least 300 looks from behind the shut gate saw a visitor inside; and how many visits there were.
+
+    The looks go on until these two are enough: nobody knows in what order threads take turns.
+    """
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     lock, done = threading.Lock(), threading.Event()
     began = ended = n_seen = 0
 
@@ -124,13 +128,16 @@ def visit_while_shutting(gate: Gate) -> tuple[int, int]:
 
     def shutter() -> None:
         nonlocal n_seen
-        for _ in range(300):
+        n_looks = 0
+        while time.monotonic() < deadline and (n_looks < 300 or not is_enough(n_seen, ended)):
             with gate.shut():
                 with lock:
                     before = began
                 time.sleep(0)
                 with lock:
                     n_seen += not (before == began == ended)
+            n_looks += 1
+            time.sleep(1e-4)  # lets visitors in
         done.set()
 
     run_threads([visitor] * 4 + [shutter])
@@ -139,7 +146,7 @@ def visit_while_shutting(gate: Gate) -> tuple[int, int]:
 
 def test_nobody_is_inside_while_the_gate_is_shut() -> None:
     """Analytic: from behind a shut gate, every visit that began has ended, and none begins."""
-    n_seen, n_visits = visit_while_shutting(Gate())
+    n_seen, n_visits = visit_while_shutting(Gate(), lambda _, n_visits: n_visits > 0)
     assert n_seen == 0
     assert n_visits > 0
 
@@ -149,7 +156,7 @@ def test_nobody_is_inside_while_the_gate_is_shut() -> None:
             yield
 
     # Negative control: the same looks do see visitors where nobody is kept out.
-    assert visit_while_shutting(DoorThatStaysOpen())[0] > 0
+    assert visit_while_shutting(DoorThatStaysOpen(), lambda n_seen, _: n_seen > 0)[0] > 0
 
 
 def test_an_error_inside_the_gate_leaves_it_usable() -> None:

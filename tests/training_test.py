@@ -209,9 +209,11 @@ def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
 
     At the 17th step 4 updates of 4 steps are done; the rollout under way is given up.
     """
-    other_may_stop = threading.Event()
+    other_plays, other_may_stop = threading.Event(), threading.Event()
 
     def cut_short(n: int) -> None:
+        if n == 16:
+            wait_until(other_plays.is_set)
         if n == 16 and how == "term":
             os.kill(os.getpid(), signal.SIGTERM)
             wait_until(signals.event.is_set)
@@ -219,6 +221,7 @@ def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
             raise RuntimeError("the joystick broke")
 
     def wait_to_be_stopped(n: int) -> None:
+        other_plays.set()
         wait_until(signals.event.is_set)
         other_may_stop.set()
 
