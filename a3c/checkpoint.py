@@ -19,8 +19,12 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from a3c import position
+from a3c.position import Position
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -52,6 +56,7 @@ class Info(NamedTuple):
     params: dict[str, Any]
     counters: dict[str, int]
     has_statistics: bool  # False: weights only
+    position: Position | None = None  # None: written before there was one
 
 
 class Checkpointer:
@@ -64,7 +69,11 @@ class Checkpointer:
         subject: Subject,
         params: Mapping[str, Any],
         n_kept: int,
+        n_steps_saved: int | None = None,
     ) -> None:
+        """`n_steps_saved`: the steps of the checkpoint that the state was restored from, if that
+        is in the same folder.
+        """
         import tensorflow as tf
 
         self._folder, self._shared, self._subject, self._params = folder, shared, subject, params
@@ -77,12 +86,21 @@ class Checkpointer:
         # No CheckpointManager: it deletes old tensors before our JSON of the new ones is there.
         self._checkpoint = tf.train.Checkpoint(**self._copies)
         self._n_kept = n_kept
-        self._n_steps_saved: int | None = None
+        self._n_steps_saved = n_steps_saved
 
-    def save(self) -> pathlib.Path:
-        """Write one checkpoint named by its steps; returns its prefix."""
+    @property
+    def has_saved(self) -> bool:
+        """Whether the folder has a checkpoint of this run."""
+        return self._n_steps_saved is not None
+
+    def save(self, read_position: Callable[[], Position] | None = None) -> pathlib.Path:
+        """Write one checkpoint named by its steps; returns its prefix.
+
+        `read_position` is called while the gate is shut.
+        """
         with self._shared.gate.shut():
             counts = self._shared.counters.read()
+            read = read_position() if read_position else None
             for part, copies in self._copies.items():
                 for name, variable in getattr(self._shared, part).items():
                     copies[name].assign(variable)
@@ -98,6 +116,7 @@ class Checkpointer:
             "params": dict(self._params),
             "counters": counts._asdict(),
             "contains": list(self._copies),
+            "position": read and read.to_json(),
             "files": {path.name: _file_checksum(path) for path in _tensor_files(prefix)},
         }
         content["checksum"] = _checksum(content)
@@ -113,6 +132,37 @@ class Checkpointer:
             tensor_files = _tensor_files(path.with_suffix(""))
             for old in (path, *tensor_files):
                 old.unlink()
+
+
+def newest_whole(folder: pathlib.Path) -> tuple[Info, list[str]]:
+    """The newest checkpoint of a folder that is whole, and what is wrong with each newer one."""
+    problems: list[str] = []
+    for n_steps in sorted(_begun(folder), reverse=True):
+        try:
+            return read_info(folder / f"ckpt-{n_steps}"), problems
+        except UnusableCheckpoint as error:
+            problems.append(str(error))
+    raise UnusableCheckpoint(
+        f"no checkpoint in {folder} is whole: {problems[0]}"
+        if problems
+        else f"no checkpoint in {folder}"
+    )
+
+
+def set_aside_newer(folder: pathlib.Path, n_steps: int) -> None:
+    """Give every file of checkpoints beyond n_steps, which are damaged, a name that none has."""
+    for path in folder.glob("ckpt-*"):
+        found = _NAME.match(path.name)
+        if found and int(found[1]) > n_steps:
+            path.replace(path.with_name(f"damaged-{path.name}"))
+
+
+_NAME = re.compile(r"ckpt-(\d{1,18})\.")
+
+
+def _begun(folder: pathlib.Path) -> set[int]:
+    """The steps of every checkpoint of which there is any file."""
+    return {int(found[1]) for path in folder.glob("ckpt-*") if (found := _NAME.match(path.name))}
 
 
 def find(path: pathlib.Path) -> pathlib.Path:
@@ -167,6 +217,7 @@ def read_info(prefix: pathlib.Path) -> Info:
         content["params"],
         content["counters"],
         "mean_squares" in content["contains"],
+        None if (p := content.get("position")) is None else position.from_json(p),
     )
 
 
@@ -185,6 +236,8 @@ def _check_content(content: Any) -> None:
     for name, is_right in _IS_RIGHT.items():
         if name not in content or not is_right(content[name]):
             raise ValueError(f"its {name} is missing or of the wrong type")
+    if content.get("position") is not None:
+        position.from_json(content["position"])
 
 
 def _is_count(value: object, least: int = 0) -> bool:

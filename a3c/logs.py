@@ -6,10 +6,12 @@ agent steps.
 
 import contextlib
 import csv
+import io
 import math
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
@@ -53,16 +55,61 @@ def _survive_loss_of(file: TextIO) -> Iterator[None]:
         os.close(nowhere)
 
 
+def _take_over(path: pathlib.Path) -> list[str]:
+    """The columns of a progress.csv, which gets those that the version it is from did not have."""
+    if not path.exists() or path.stat().st_size == 0:
+        return list(FIGURES)
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        old, *rows = csv.reader(line.replace("\0", "") for line in file)
+    columns = [*FIGURES, *(name for name in old if name not in FIGURES)]
+    if old != columns:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, restval="nan", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(dict(zip(old, row, strict=False)) for row in rows)
+        temporary = path.with_name(f"{path.name}.tmp")
+        temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
+        temporary.replace(path)
+    return columns
+
+
+def _hide_events_after(folder: pathlib.Path, n_steps: int) -> None:
+    """Tell TensorBoard that a session starts here, so that it drops what others wrote beyond.
+
+    In an events file of its own, whose name comes after those there and before the next one's.
+    """
+    start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+    now = time.time()
+    with tf.io.TFRecordWriter(str(folder / f"events.out.tfevents.{int(now)}")) as writer:
+        for event in (
+            tf.compat.v1.Event(wall_time=now, file_version="brain.Event:2"),
+            # It drops this step and what comes after.
+            tf.compat.v1.Event(wall_time=now, step=n_steps + 1, session_log=start),
+        ):
+            writer.write(event.SerializeToString())
+
+
 class RunLog:
     """The open logs of one run. Only the main thread writes them."""
 
-    def __init__(self, folder: pathlib.Path, n_steps_done: int, n_steps_in_all: int) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        n_steps_done: int,
+        n_steps_in_all: int,
+        *,
+        resumed: bool = False,
+    ) -> None:
         self._folder = folder
+        if resumed:
+            _hide_events_after(folder, n_steps_done)
         self._writer = tf.summary.create_file_writer(str(folder))
+        self._columns = _take_over(folder / "progress.csv")
         self._progress_file = (folder / "progress.csv").open("a", newline="", encoding="utf-8")
         self._progress = csv.writer(self._progress_file)
-        self._progress.writerow(FIGURES)
-        self._progress_file.flush()
+        if self._progress_file.tell() == 0:
+            self._progress.writerow(self._columns)
+            self._progress_file.flush()
         self._log_file = (folder / "log.txt").open("a", encoding="utf-8")
         self._console: TextIO = sys.stdout
         self._bar = tqdm(
@@ -83,6 +130,10 @@ class RunLog:
         with _survive_loss_of(file), tqdm.external_write_mode(file=self._console):
             print(line, file=file, flush=True)
 
+    def n_bytes(self) -> int:
+        """The length of log.txt."""
+        return os.fstat(self._log_file.fileno()).st_size
+
     def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
         if not self._bar.disable:
             with _survive_loss_of(self._console):
@@ -97,7 +148,7 @@ class RunLog:
 
     def figures(self, figures: Mapping[str, float]) -> None:
         """One row. What is not known (no game has ended yet, say) is NaN in the CSV only."""
-        self._progress.writerow([figures[name] for name in FIGURES])
+        self._progress.writerow([figures.get(name, math.nan) for name in self._columns])
         self._progress_file.flush()
         with self._writer.as_default(step=int(figures["misc/steps"])):
             for name in FIGURES:

@@ -91,8 +91,12 @@ class Counters:
             self._n_reserved += n_steps
             return True
 
-    def add_update(self, n_steps: int, n_frames: int, n_updates_at_copy: int) -> Counts:
-        """Count one update, made under weights copied when n_updates_at_copy had been counted."""
+    def add_update(
+        self, n_steps: int, n_frames: int, n_updates_at_copy: int, n_games: int = 0
+    ) -> Counts:
+        """Count one update, made under weights copied when n_updates_at_copy had been counted,
+        and with it the games that ended in its rollout.
+        """
         with self._lock:
             lag = self._counts.updates - n_updates_at_copy
             self._lag_sum += lag
@@ -101,13 +105,9 @@ class Counters:
             self._counts = self._counts._replace(
                 steps=self._counts.steps + n_steps,
                 updates=self._counts.updates + 1,
+                games=self._counts.games + n_games,
                 frames=self._counts.frames + n_frames,
             )
-            return self._counts
-
-    def add_game(self) -> Counts:
-        with self._lock:
-            self._counts = self._counts._replace(games=self._counts.games + 1)
             return self._counts
 
     def read(self) -> Counts:

@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from a3c import debug_dump, losses, network, optimizer
+from a3c.position import WorkerPosition
 from a3c.shared import SharedState
 from a3c.stopping import StopFlag
 
@@ -59,7 +60,7 @@ class Rollout(NamedTuple):
 class Game(NamedTuple):
     """A game that ended; score, length and seconds as Monitor counted them."""
 
-    n_steps: int  # agent steps of the whole run, when it ended
+    n_steps: int  # agent steps of the whole run, with those of the rollout that it ended in
     score: float
     length: int
 
@@ -87,6 +88,8 @@ class GameResult(Protocol):
     """A game that ended, as Monitor counted it."""
 
     @property
+    def env(self) -> int: ...
+    @property
     def score(self) -> float: ...
     @property
     def length(self) -> int: ...
@@ -111,6 +114,7 @@ class Environments(Protocol):
     observations: np.ndarray  # (T + 1, K, ...)
     final_observations: np.ndarray  # (K, ...)
     n_frames: int
+    next_games: list[int]
 
     def reset(self, slot: int) -> None: ...
     def step(self, actions: np.ndarray, slot: int) -> StepResult: ...
@@ -297,7 +301,9 @@ class Worker:
         generator: np.random.Generator,
         stop: StopFlag,
         report: Callable[[Report], None],
+        n_rows: Sequence[int] | None = None,
     ) -> None:
+        """`n_rows`: of each environment, the games that its monitor file has already."""
         self.number = number
         self._shared, self._local, self._envs = shared, local, envs
         self._hyperparameters = hyperparameters
@@ -318,6 +324,11 @@ class Worker:
         self._n_values = np.zeros(n_envs, np.int64)
         # Of the latest that ended; the main thread reads it for the logs.
         self.episode_value_mean = float("nan")
+        # Of the rollout under way. A game counts when its last step has been learned from.
+        self._games: list[GameResult] = []
+        self._n_rows = list(n_rows or [0] * n_envs)
+        # As of the last update; the main thread reads it while the gate is shut.
+        self.position = self._position()
         # The local network was copied when it was made, before any worker ran.
         self._n_updates_at_copy = shared.counters.read().updates
 
@@ -348,9 +359,25 @@ class Worker:
                     self._n_steps_per_rollout,
                     n_frames - n_frames_counted,
                     self._n_updates_at_copy,
+                    len(self._games),
                 )
                 n_frames_counted, self._n_updates_at_copy = n_frames, counts.updates
+                self._count_games(counts.steps)
+                self.position = self._position()
             n_rollouts += 1
+
+    def _count_games(self, n_steps: int) -> None:
+        for game in self._games:
+            self._n_rows[game.env] += 1
+            self._report(Game(n_steps, game.score, game.length))
+        self._games.clear()
+
+    def _position(self) -> WorkerPosition:
+        return WorkerPosition(
+            self._generator.bit_generator.state,
+            list(self._envs.next_games),
+            list(self._n_rows),
+        )
 
     def _learning_rate(self, n_steps_done: int) -> np.float32:
         h = self._hyperparameters
@@ -377,9 +404,7 @@ class Worker:
                 hidden = self._local.evaluate_last(self._envs.final_observations).numpy()[:, -1]
                 rewards[t] += self._hyperparameters.discount * np.where(only_truncated, hidden, 0)
             self._note_values(values, ended)
-            for game in step.games:
-                n_steps = self._shared.counters.add_game().steps
-                self._report(Game(n_steps, game.score, game.length))
+            self._games.extend(step.games)
         return True
 
     def _note_values(self, values: np.ndarray, ended: np.ndarray) -> None:

@@ -17,6 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "seeding": set(),
     "run_dir": {"params"},
     "atari_scores": set(),
+    "position": set(),
     # the environment side
     "preprocessing": set(),
     "debug_wrappers": set(),
@@ -32,8 +33,12 @@ ALLOWED: dict[str, set[str]] = {
     "debug_dump": set(),
     "stopping": set(),
     "shared": {"network", "optimizer"},
-    "checkpoint": {"shared"},
-    "worker": {"losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"},
+    "checkpoint": {"shared", "position"},
+    "worker": {
+        *("losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"),
+        "position",
+    },
+    "resume": {"params", "run_dir", "checkpoint"},
     # pictures for people
     "views": {"debug_wrappers", "screens"},
     "screens": set(),
@@ -48,7 +53,7 @@ ALLOWED["training"] = set(ALLOWED)
 ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "env"}
 NETWORK_SIDE = {
     *("network", "losses", "optimizer", "logs", "debug_dump", "stopping"),
-    *("shared", "checkpoint", "worker"),
+    *("shared", "checkpoint", "worker", "position", "resume"),
 }
 EMULATORS = {"gymnasium", "ale_py"}
 

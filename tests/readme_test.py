@@ -145,9 +145,7 @@ def make_targets(root: pathlib.Path) -> set[str]:
 
 def train_flags() -> set[str]:
     """The flags of train.py."""
-    return {f"--{name}" for name in params.Params.__dataclass_fields__ if name != "env_id"} | {
-        "--help"
-    }
+    return params.FLAGS
 
 
 def flags_in(source: str) -> set[str]:

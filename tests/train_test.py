@@ -132,7 +132,7 @@ def test_the_run_folder_holds_what_is_promised(finished):
     (events,) = (name for name in names if name.startswith("events.out.tfevents."))
     assert names == {
         *("args.json", "command.txt", "git.txt", "versions.txt", "progress.csv", "log.txt"),
-        *("checkpoints", "monitor", events),
+        *("checkpoints", "monitor", "lock", events),
     }
     assert [path.name for path in (run.folder / "monitor").iterdir()] == ["0.0.monitor.csv"]
     header, columns, *games = (run.folder / "monitor/0.0.monitor.csv").read_text().splitlines()

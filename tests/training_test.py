@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c import checkpoint, evaluation, logs, network, params, stopping, training
+from a3c import checkpoint, evaluation, logs, network, params, resume, stopping, training
 from a3c.checkpoint import Subject
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopSignals
@@ -442,7 +442,7 @@ def watched(signals, monkeypatch):
     reports: queue.SimpleQueue = queue.SimpleQueue()
     log = FakeLog()
     worker = types.SimpleNamespace(episode_value_mean=9.0)
-    watch = training._Watch(parsed.params, shared, [worker], None, log, signals, reports)
+    watch = training._Watch(parsed.params, shared, [worker], None, log, signals, reports, [])
     return Watched(watch, log, counters, reports.put, clock)
 
 
@@ -508,7 +508,7 @@ def test_games_are_averaged_over_the_last_hundred(watched):
     assert row["rl/episode_reward_mean_100"] == np.mean(range(30, 130))
     assert row["rl/episode_length_mean_100"] == 3 * np.mean(range(30, 130))
     assert watched.log.games == [(n, float(n), 3 * n) for n in range(130)]
-    assert training.GAMES_IN_MEAN == 100
+    assert resume.GAMES_IN_MEAN == 100
 
 
 def test_the_first_failure_is_the_one_that_is_told(watched):
