@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from a3c import checkpoint, logs, network, optimizer, resume, seeding
+from a3c import checkpoint, failure, logs, network, optimizer, resume, seeding
 from a3c.checkpoint import Checkpointer, Info, Subject
 from a3c.env import EnvProcesses
 from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
@@ -92,7 +92,16 @@ def train(
             as_dict = dataclasses.asdict(params)
             evaluator = Evaluator(subject, as_dict, shared, folder, reports.put)
         watch = _Watch(
-            params, shared, workers, checkpointer, log, signals, reports, positions, evaluator
+            params,
+            folder,
+            shared,
+            workers,
+            checkpointer,
+            log,
+            signals,
+            reports,
+            positions,
+            evaluator,
         )
         if standing:
             watch.take_over(standing)
@@ -212,6 +221,7 @@ class _Watch:
     def __init__(
         self,
         params: Params,
+        folder: pathlib.Path,
         shared: SharedState,
         workers: Sequence[Worker],
         checkpointer: Checkpointer,
@@ -225,6 +235,7 @@ class _Watch:
         self._params, self._shared, self._workers = params, shared, workers
         self._checkpointer, self._evaluator = checkpointer, evaluator
         self._log, self._signals, self._reports = log, signals, reports
+        self._folder = folder
         # Score and length of each.
         self._last_games: collections.deque[tuple[float, int]] = collections.deque(
             maxlen=resume.GAMES_IN_MEAN
@@ -257,8 +268,8 @@ class _Watch:
                 thread.join()
         self._take_reports(math.inf)
         if self._failure is not None:
-            failed = f"worker {self._failure.worker} failed:\n{self._failure.traceback}"
-            self._log.say(failed.rstrip(), error=True)
+            n_steps = self._shared.counters.read().steps
+            self._log.say(failure.leave(self._folder, self._failure, n_steps), error=True)
         prefix = self._save()
         self._write_row()
         self._log.say(f"saved {prefix}")

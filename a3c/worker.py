@@ -79,6 +79,8 @@ class Failure(NamedTuple):
     worker: int
     error: BaseException
     traceback: str
+    # The rollout, how much of it was collected, and the worker's own weights.
+    arrays: Mapping[str, np.ndarray] | None = None
 
 
 Report = Game | Measurement | Failure
@@ -215,9 +217,11 @@ class Traced:
         with tf.GradientTape() as tape:
             result, returns, values, _ = self._losses(weights, rollout)
         gradients = tape.gradient(result.combined, weights)
+        finite = tf.debugging.check_numerics(result.combined, "loss not finite")
         if self._debug:
             self._dump(rollout, returns, values, result.advantages)
-        norm = self._shared.apply(gradients, learning_rate)
+        with tf.control_dependencies([finite]):
+            norm = self._shared.apply(gradients, learning_rate)
         for name, variable in weights.items():
             variable.assign(self._shared.weights[name])
         return norm
@@ -318,6 +322,7 @@ class Worker:
             np.zeros((n_steps, n_envs), np.float32),
             np.zeros((n_steps, n_envs), np.float32),
         )
+        self._n_collected = 0  # steps of it that are this rollout's
         # Of each environment's training episode under way: the values estimated so far, for
         # rl/episode_value_mean.
         self._value_sums = np.zeros(n_envs)
@@ -339,8 +344,16 @@ class Worker:
             self._envs.reset(slot=self._hyperparameters.steps_per_update)
             self._work()
         except BaseException as error:
-            self._report(Failure(self.number, error, traceback.format_exc()))
-            self._stop.set()
+            self._stop.set()  # before anything slow: nobody is to learn after this
+            text = traceback.format_exc()
+            self._report(Failure(self.number, error, text, self._arrays()))
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "n_steps_collected": np.array(self._n_collected),
+            **{name: array.copy() for name, array in self._rollout._asdict().items()},
+            **{f"weights/{name}": v.numpy() for name, v in self._local.weights.items()},
+        }
 
     def _work(self) -> None:
         n_rollouts = n_frames_counted = 0
@@ -353,7 +366,11 @@ class Worker:
                 if self._stop.is_set():
                     return
                 n_steps_done = self._shared.counters.read().steps
-                self._local.learn(self._rollout, self._learning_rate(n_steps_done))
+                try:
+                    self._local.learn(self._rollout, self._learning_rate(n_steps_done))
+                except BaseException:
+                    self._stop.set()  # here already, where others wait for their turn
+                    raise
                 n_frames = self._envs.n_frames
                 counts = self._shared.counters.add_update(
                     self._n_steps_per_rollout,
@@ -389,6 +406,7 @@ class Worker:
         """Fill the rollout, going on where the last one ended. False if stopped on the way."""
         observations, actions, rewards, continues = self._rollout
         observations[0] = observations[-1]
+        self._n_collected = 0
         for t in range(len(actions)):
             if self._stop.is_set():
                 return False
@@ -405,6 +423,7 @@ class Worker:
                 rewards[t] += self._hyperparameters.discount * np.where(only_truncated, hidden, 0)
             self._note_values(values, ended)
             self._games.extend(step.games)
+            self._n_collected = t + 1
         return True
 
     def _note_values(self, values: np.ndarray, ended: np.ndarray) -> None:

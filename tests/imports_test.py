@@ -38,6 +38,7 @@ ALLOWED: dict[str, set[str]] = {
         *("losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"),
         "position",
     },
+    "failure": {"worker"},
     "resume": {"params", "run_dir", "checkpoint"},
     # pictures for people
     "views": {"debug_wrappers", "screens"},
@@ -53,7 +54,7 @@ ALLOWED["training"] = set(ALLOWED)
 ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "env"}
 NETWORK_SIDE = {
     *("network", "losses", "optimizer", "logs", "debug_dump", "stopping"),
-    *("shared", "checkpoint", "worker", "position", "resume"),
+    *("shared", "checkpoint", "worker", "position", "failure", "resume"),
 }
 EMULATORS = {"gymnasium", "ale_py"}
 

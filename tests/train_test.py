@@ -470,11 +470,16 @@ def test_a_restored_run_counts_on_and_says_what_differs(ended, finished):
 
 
 def test_a_worker_that_fails_saves_and_gives_1(ended):
-    """Analytic: the traceback comes once, on stderr and in the log, though both workers fail."""
+    """Analytic: one line, on stderr and in the log, though both workers fail; the rest in files."""
     run, status, _, _ = ended["broken"]
     assert status == 1
-    assert run.err().count("\nRuntimeError: the joystick broke\n") == 1
-    assert len(re.findall(r"worker \d failed:", run.err())) == 1
+    assert re.fullmatch(
+        r"worker \d failed at 0 steps: EnvError: worker \d, environment 0 failed: …"
+        r" RuntimeError: the joystick broke; see run/failure/traceback\.txt,[^\n]*\n",
+        run.err(),
+    )
+    text = (run.folder / "failure/traceback.txt").read_text()
+    assert text.endswith("\nRuntimeError: the joystick broke\n\n")
     assert run.err() in run.log()
     assert "RuntimeError" not in run.out()
     assert run.info().counters["updates"] == 0

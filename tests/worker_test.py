@@ -548,7 +548,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_unapplied() -> None:
     crew.run()
     (failure,) = crew.of_kind(Failure)
     assert isinstance(failure.error, tf.errors.InvalidArgumentError)
-    assert "gradient not finite" in failure.traceback
+    assert "not finite" in failure.traceback
     assert crew.shared.counters.read() == Counts(steps=3, updates=1, games=0, frames=16)
     expected = make_shared(300)
     make_local(expected, envs).learn(rollouts_of(calls)[0], np.float32(0.01))
