@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     signals = stopping.StopSignals()  # before anything slow: Ctrl-C should find it in place
 
-    from a3c import checkpoint, env, env_process, params, resume, run_dir
+    from a3c import appending, checkpoint, env, env_process, params, resume, run_dir
 
     argv = sys.argv[1:] if argv is None else argv
     bad_input = (params.BadInput, env.UnsupportedEnv, checkpoint.UnusableCheckpoint)
@@ -69,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"starting TensorFlow and {n_workers * n_envs} environment processes",
         ]
         print(*lines, sep="\n", flush=True)
-        with (folder / "log.txt").open("a", encoding="utf-8", errors="surrogateescape") as log:
-            print(*lines, sep="\n", file=log)
+        log = appending.Appender(folder / "log.txt")
+        log.write("".join(f"{line}\n" for line in lines))
+        log.close()
         # The environment processes boot while TensorFlow is imported.
         t_start = (standing and standing.t_start) or time.time()
         for worker in range(n_workers):

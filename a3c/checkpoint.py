@@ -14,28 +14,35 @@ What needs no tensors (finding, checking, comparing) imports no TensorFlow, so t
 answered at once.
 """
 
+import contextlib
 import glob
 import hashlib
 import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a3c import position
+from a3c.appending import in_words
 from a3c.position import Position
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from a3c.shared import SharedState
+    from a3c.shared import Counts, SharedState
 
 FORMAT_VERSION = 1
 
 
 class UnusableCheckpoint(Exception):
     """A checkpoint that is missing, damaged or of something else; says so in one line."""
+
+
+class CannotSave(Exception):
+    """A checkpoint could not be written, and why, in one line; those there are as they were."""
 
 
 class Subject(NamedTuple):
@@ -77,6 +84,8 @@ class Checkpointer:
         import tensorflow as tf
 
         self._folder, self._shared, self._subject, self._params = folder, shared, subject, params
+        with contextlib.suppress(OSError):  # each save tells better
+            folder.mkdir(exist_ok=True)
         # The state of one moment is copied into variables of our own, so that the workers wait for
         # the copy alone.
         self._copies = {
@@ -94,10 +103,12 @@ class Checkpointer:
         return self._n_steps_saved is not None
 
     def save(self, read_position: Callable[[], Position] | None = None) -> pathlib.Path:
-        """Write one checkpoint named by its steps; returns its prefix.
+        """Write one checkpoint named by its steps; returns its prefix. CannotSave if that fails.
 
         `read_position` is called while the gate is shut.
         """
+        import tensorflow as tf
+
         with self._shared.gate.shut():
             counts = self._shared.counters.read()
             read = read_position() if read_position else None
@@ -105,11 +116,23 @@ class Checkpointer:
                 for name, variable in getattr(self._shared, part).items():
                     copies[name].assign(variable)
         prefix = self._folder / f"ckpt-{counts.steps}"
+        try:
+            self._write(prefix, counts, read)
+        except (OSError, tf.errors.OpError) as error:
+            _remove_temporaries(self._folder)
+            if not prefix.with_name(prefix.name + ".json").exists():
+                _delete(_tensor_files(prefix))  # room for the next attempt
+            raise CannotSave(f"cannot save {prefix}: {in_words(error)}") from error
+        self._remove_old()
+        return prefix
+
+    def _write(self, prefix: pathlib.Path, counts: "Counts", read: Position | None) -> None:
+        # TensorFlow would make the folder, and nobody would learn that it was gone.
+        self._folder.stat()
         # Tensors change with every update and only then. Written anew under the same name, they
         # would for a moment not be those that the JSON is of.
         if counts.steps != self._n_steps_saved:
             self._checkpoint.write(str(prefix))
-            self._n_steps_saved = counts.steps
         content: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             **self._subject._asdict(),
@@ -123,15 +146,12 @@ class Checkpointer:
         _write_atomically(
             prefix.with_name(prefix.name + ".json"), json.dumps(content, indent=1) + "\n"
         )
-        self._remove_old()
-        return prefix
+        self._n_steps_saved = counts.steps
 
     def _remove_old(self) -> None:
         """Delete all but the newest few; each one's JSON first, without which it does not count."""
         for _, path in sorted(_numbered(self._folder))[: -self._n_kept]:
-            tensor_files = _tensor_files(path.with_suffix(""))
-            for old in (path, *tensor_files):
-                old.unlink()
+            _delete([path, *_tensor_files(path.with_suffix(""))])
 
 
 def newest_whole(folder: pathlib.Path) -> tuple[Info, list[str]]:
@@ -149,8 +169,23 @@ def newest_whole(folder: pathlib.Path) -> tuple[Info, list[str]]:
     )
 
 
+def _remove_temporaries(folder: pathlib.Path) -> None:
+    """Delete what writing leaves behind when it fails or is killed."""
+    for path in folder.glob("ckpt-*_temp"):
+        shutil.rmtree(path, ignore_errors=True)
+    _delete([*folder.glob("ckpt-*.tmp"), *folder.glob("ckpt-*.tempstate*")])
+
+
+def _delete(paths: Iterable[pathlib.Path]) -> None:
+    """Delete them, in this order; one that cannot be deleted, and those after it, stay."""
+    with contextlib.suppress(OSError):
+        for path in paths:
+            path.unlink()
+
+
 def set_aside_newer(folder: pathlib.Path, n_steps: int) -> None:
     """Give every file of checkpoints beyond n_steps, which are damaged, a name that none has."""
+    _remove_temporaries(folder)
     for path in folder.glob("ckpt-*"):
         found = _NAME.match(path.name)
         if found and int(found[1]) > n_steps:

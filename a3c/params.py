@@ -164,9 +164,10 @@ class Params:
     eval_interval_steps: int | None = _knob(
         EVALUATION, None, "agent steps", OURS,
         "play whole games with the weights of one moment each time so many steps have passed; the"
-        " best weights stay in checkpoints/best", within=(1, 10**12))
+        " best weights stay in checkpoints/best", within=(1, 10**12), anew=True)
     eval_episodes: int = _knob(
-        EVALUATION, 10, "games", OURS, "how many games an evaluation plays", within=(1, 10_000))
+        EVALUATION, 10, "games", OURS, "how many games an evaluation plays", within=(1, 10_000),
+        anew=True)
 
     manager_wake_interval_seconds: float = _knob(
         LOGS, 60.0, "seconds", OCD, "time between two rows of figures", within=(0.01, 1e9),

@@ -22,7 +22,7 @@ from a3c.params import KNOBS, BadInput, ParsedParams
 
 GAMES_IN_MEAN = 100
 # Of each CSV that grows with the run, the column that says at how many steps a row was written.
-STEPS_COLUMNS = {"progress.csv": "misc/steps"}
+STEPS_COLUMNS = {"progress.csv": "misc/steps", "evaluations.csv": "steps"}
 # Flags that say where a run came from, not how it goes on.
 _OF_ITS_START = {"log_dir", "run_name", "load_ckpt", "lr_decay_to_zero_by_n_steps"}
 

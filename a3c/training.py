@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from a3c import checkpoint, failure, logs, network, optimizer, resume, seeding
-from a3c.checkpoint import Checkpointer, Info, Subject
+from a3c.checkpoint import CannotSave, Checkpointer, Info, Subject
 from a3c.env import EnvProcesses
 from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.params import Params
@@ -241,6 +241,7 @@ class _Watch:
             maxlen=resume.GAMES_IN_MEAN
         )
         self._positions = positions
+        self._is_saved = True  # as far as was tried
         self._measured: dict[str, list[float]] = collections.defaultdict(list)
         self._last_measurement: Measurement | None = None
         self._failure: Failure | None = None
@@ -253,7 +254,9 @@ class _Watch:
     def run(self) -> int:
         """Start the workers, watch them to their end, save; returns the exit status."""
         if not self._checkpointer.has_saved:
-            self._log.say(f"checkpoint before the first update: {self._save()}")
+            prefix = self._save()
+            if prefix:
+                self._log.say(f"checkpoint before the first update: {prefix}")
         threads = [
             threading.Thread(target=worker.run, name=f"worker-{worker.number}")
             for worker in self._workers
@@ -272,14 +275,25 @@ class _Watch:
             self._log.say(failure.leave(self._folder, self._failure, n_steps), error=True)
         prefix = self._save()
         self._write_row()
-        self._log.say(f"saved {prefix}")
+        if prefix:
+            self._log.say(f"saved {prefix}")
         if self._evaluator is not None:
             self._evaluator.finish(lambda: bool(self._signals.received or self._failure))
             self._take_reports(math.inf)
         return self._conclude()
 
-    def _save(self) -> pathlib.Path:
-        return self._checkpointer.save(self._read_position)
+    def _save(self) -> pathlib.Path | None:
+        """Save, or say why that is not possible now; the run is worth going on."""
+        try:
+            prefix = self._checkpointer.save(self._read_position)
+        except CannotSave as error:
+            self._is_saved = False
+            self._log.say(f"{error}; what was saved before is intact", error=True)
+            return None
+        if not self._is_saved:
+            self._log.say("checkpoints can be saved again")
+        self._is_saved = True
+        return prefix
 
     def _read_position(self) -> Position:
         # There are fewer workers, or none, where a signal came while they were being made.
@@ -396,7 +410,7 @@ class _Watch:
             f"{ending} at {counts.steps:,} steps, {counts.updates:,} updates,"
             f" {counts.games:,} games"
         )
-        return self._signals.exit_status
+        return self._signals.exit_status if self._is_saved else 1
 
 
 def _mean_of_finite(values: Sequence[float]) -> float:

@@ -19,9 +19,10 @@ ALLOWED: dict[str, set[str]] = {
     "atari_scores": set(),
     "position": set(),
     # the environment side
+    "appending": set(),
     "preprocessing": set(),
     "debug_wrappers": set(),
-    "monitor": set(),
+    "monitor": {"appending"},
     "colours": set(),
     "env_process": {"monitor"},
     "env": {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "seeding"},
@@ -29,11 +30,12 @@ ALLOWED: dict[str, set[str]] = {
     "network": set(),
     "losses": set(),
     "optimizer": set(),
-    "logs": set(),
+    "events": {"appending"},
+    "logs": {"appending", "events"},
     "debug_dump": set(),
     "stopping": set(),
     "shared": {"network", "optimizer"},
-    "checkpoint": {"shared", "position"},
+    "checkpoint": {"shared", "position", "appending"},
     "worker": {
         *("losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"),
         "position",
@@ -53,7 +55,7 @@ ALLOWED["training"] = set(ALLOWED)
 
 ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "env"}
 NETWORK_SIDE = {
-    *("network", "losses", "optimizer", "logs", "debug_dump", "stopping"),
+    *("network", "losses", "optimizer", "events", "logs", "debug_dump", "stopping"),
     *("shared", "checkpoint", "worker", "position", "failure", "resume"),
 }
 EMULATORS = {"gymnasium", "ale_py"}

@@ -6,6 +6,8 @@ import math
 import os
 import pathlib
 import queue
+import re
+import shutil
 import signal
 import threading
 import time
@@ -257,6 +259,30 @@ def test_a_run_that_is_stopped_before_it_began_saves(tmp_path, signals, capsys):
     out, err = capsys.readouterr()
     assert out.endswith("stopped at 0 steps, 0 updates, 0 games\n")
     assert err == ""
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_folder_that_is_lost_on_the_way_is_told(tmp_path, signals, capsys, how):
+    """Analytic: training goes on to its end, whose status is 1; the folder is not made anew."""
+    folder = tmp_path / "run"
+
+    def lose_it(n: int) -> None:
+        if n == 10:
+            shutil.rmtree(folder if how == "removed" else folder / "checkpoints")
+        if n == 10 and how == "replaced":
+            (folder / "checkpoints").touch()
+
+    run = train(folder, signals, Envs(on_step=lose_it))
+    assert run.status == 1
+    out, err = capsys.readouterr()
+    assert re.fullmatch(
+        rf"cannot save {folder}/checkpoints/ckpt-40: .*(directory|exist).*; what was saved before"
+        r" is intact\n",
+        err,
+    )
+    assert "finished at 40 steps" in out
+    assert "saved" not in out
+    assert folder.exists() == (how == "replaced")
 
 
 def test_an_error_of_the_watch_itself_stops_the_workers(tmp_path, signals, monkeypatch):
