@@ -61,8 +61,9 @@ class Events:
             with tf.io.TFRecordWriter(str(path)) as writer:
                 for event in (
                     tf.compat.v1.Event(wall_time=now, file_version="brain.Event:2"),
-                    # It drops this step and what comes after.
-                    tf.compat.v1.Event(wall_time=now, step=n_steps + 1, session_log=start),
+                    # It drops this step and what comes after; at the second start that it sees,
+                    # for it takes the first one for the run's own, which ours has none of.
+                    *[tf.compat.v1.Event(wall_time=now, step=n_steps + 1, session_log=start)] * 2,
                 ):
                     writer.write(event.SerializeToString())
         except (tf.errors.OpError, OSError) as error:
