@@ -6,8 +6,10 @@ that has its line is not made again. A failed try has a line as well, and the ru
 
 import argparse
 import json
+import os
 import pathlib
 import random
+import signal
 import sys
 import time
 import traceback
@@ -73,7 +75,60 @@ def kill_pong(number: int, outside: pathlib.Path) -> dict[str, Any]:
     return _kill(number, outside, [*flags, "PongNoFrameskip-v4"], interval_seconds=15, longest=40)
 
 
-PARTS = {"kill_toy": Part(100, kill_toy), "kill_pong": Part(3, kill_pong)}
+PHASES = {
+    "importing": "starting TensorFlow",
+    "tracing": "tracing the network",
+    "training": " steps/s  ",
+    "saving": "",  # whenever a checkpoint is being written
+}
+SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+
+
+def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
+    """Stop Pong with 16 workers in some phase by some signal; all must be over within 10 s."""
+    phase = [*PHASES][number % len(PHASES)]
+    name = [*SIGNALS][number // len(PHASES) % len(SIGNALS)]
+    outside = outside / str(number)
+    outside.mkdir()
+    shared_before = set(os.listdir("/dev/shm"))
+    flags = ["--n_workers", "16", "--ckpt_interval_seconds", "2"]
+    flags += ["--manager_wake_interval_seconds", "1", "PongNoFrameskip-v4"]
+    process = kill_test.start(outside, *flags)
+    try:
+
+        def has_come() -> bool:
+            assert process.poll() is None, processes.outputs(outside)
+            if phase == "saving":
+                return kill_test.is_saving(outside)
+            return PHASES[phase] in processes.outputs(outside)["stdout"]
+
+        processes.wait_until(has_come, phase)
+        time.sleep(random.Random(number).uniform(0, 1) if phase != "saving" else 0)
+        since = time.monotonic()
+        process.send_signal(getattr(signal, name))
+        status = process.wait(processes.DEADLINE_SECONDS)
+        seconds = time.monotonic() - since
+        processes.wait_until(lambda: not processes.members(process.pid), "its processes to end")
+        outputs = processes.outputs(outside)
+    finally:
+        processes.end(process)
+    assert status == SIGNALS[name], (status, outputs)
+    assert outputs["stderr"] == "", outputs
+    assert set(os.listdir("/dev/shm")) <= shared_before
+    left = [p.name for p in outside.rglob("*") if "tmp" in p.name or "temp" in p.name]
+    assert left == []
+    kill_test.check_files(outside)
+    steps = kill_test.saved(outside)["steps"]
+    assert f"stopped at {steps:,} steps" in outputs["stdout"] or phase == "importing"
+    assert seconds < 10, f"{seconds:.1f} s"
+    return {"phase": phase, "signal": name, "stopped_seconds": round(seconds, 2), "steps": steps}
+
+
+PARTS = {
+    "kill_toy": Part(100, kill_toy),
+    "kill_pong": Part(3, kill_pong),
+    "stop": Part(12, stop),
+}
 
 
 def run(names: list[str], results: pathlib.Path, parts: dict[str, Part]) -> bool:
