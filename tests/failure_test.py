@@ -75,10 +75,17 @@ def test_a_loss_that_is_not_finite_is_enough(monkeypatch):
     assert_same_weights(numpy_weights(crew.shared.weights), numpy_weights(make_shared(1).weights))
 
 
-def test_nobody_learns_after_a_failure():
+@pytest.mark.parametrize("where", ["learning", "playing"])
+def test_nobody_learns_after_a_failure(where):
     """Analytic: the others are stopped before the failed worker leaves the gate, or tells."""
-    crew = Crew(make_shared(300), [Rewarding({4: math.nan})])
     stopped: list[tuple[str, bool]] = []
+
+    def fail(n: int) -> None:
+        if n == 4 and where == "playing":
+            raise RuntimeError("the joystick broke")
+
+    envs = Rewarding({4: math.nan}) if where == "learning" else NumberedEnvs(4, 1, on_step=fail)
+    crew = Crew(make_shared(300), [envs])
     gate = crew.shared.gate
 
     class Watched:
@@ -89,12 +96,14 @@ def test_nobody_learns_after_a_failure():
             stopped.append(("gate", crew.stop.is_set()))
             return gate.__exit__(*error)
 
+    def report(what):
+        stopped.append((type(what).__name__, crew.stop.is_set()))
+
     crew.shared.gate = Watched()
-    crew.workers[0]._report = lambda report: stopped.append(
-        (type(report).__name__, crew.stop.is_set())
-    )
+    crew.workers[0]._report = report
     crew.run()
-    assert stopped == [("gate", False), ("gate", True), ("Failure", True)]
+    second = [("gate", True)] if where == "learning" else []
+    assert stopped == [("gate", False), *second, ("Failure", True)]
 
 
 def test_a_failure_while_playing_is_kept_as_far_as_it_came(tmp_path):

@@ -85,7 +85,10 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
 def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
-    """Stop Pong with 16 workers in some phase by some signal; all must be over within 10 s."""
+    """Stop Pong with 16 workers in some phase by some signal; all must be over within 10 s.
+
+    On a machine that others use as well, within as many times more as there are programs to a core.
+    """
     phase = [*PHASES][number % len(PHASES)]
     name = [*SIGNALS][number // len(PHASES) % len(SIGNALS)]
     outside = outside / str(number)
@@ -105,6 +108,7 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
         processes.wait_until(has_come, phase)
         time.sleep(random.Random(number).uniform(0, 1) if phase != "saving" else 0)
         since = time.monotonic()
+        load = os.getloadavg()[0]
         process.send_signal(getattr(signal, name))
         status = process.wait(processes.DEADLINE_SECONDS)
         seconds = time.monotonic() - since
@@ -120,8 +124,15 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
     kill_test.check_files(outside)
     steps = kill_test.saved(outside)["steps"]
     assert f"stopped at {steps:,} steps" in outputs["stdout"] or phase == "importing"
-    assert seconds < 10, f"{seconds:.1f} s"
-    return {"phase": phase, "signal": name, "stopped_seconds": round(seconds, 2), "steps": steps}
+    others = max(1.0, load / (os.cpu_count() or 1))
+    assert seconds < 10 * others, f"{seconds:.1f} s at a load of {load:.1f}"
+    return {
+        "phase": phase,
+        "signal": name,
+        "stopped_seconds": round(seconds, 2),
+        "load": round(load, 1),
+        "steps": steps,
+    }
 
 
 PARTS = {
