@@ -106,11 +106,12 @@ def test_nobody_learns_after_a_failure(where):
     assert stopped == [("gate", False), *second, ("Failure", True)]
 
 
-def test_a_failure_while_playing_is_kept_as_far_as_it_came(tmp_path):
-    """Analytic: at the fifth step, the second of its rollout."""
+@pytest.mark.parametrize(("n_steps", "n_collected"), [(3, 0), (5, 2)])
+def test_a_failure_while_playing_is_kept_as_far_as_it_came(tmp_path, n_steps, n_collected):
+    """Analytic: at the first step of the second rollout, or after it."""
 
     def fail(n: int) -> None:
-        if n == 4:
+        if n == n_steps:
             raise RuntimeError("the joystick broke\nin\ntwo")
 
     crew = Crew(make_shared(300), [NumberedEnvs(4, 1, on_step=fail)])
@@ -122,7 +123,7 @@ def test_a_failure_while_playing_is_kept_as_far_as_it_came(tmp_path):
     )
     assert "\n" not in line
     with np.load(tmp_path / "failure/rollout.npz", allow_pickle=False) as kept:
-        assert kept["n_steps_collected"] == 1
+        assert kept["n_steps_collected"] == n_collected
 
 
 def test_a_folder_that_cannot_be_written_is_said_in_the_same_line(tmp_path):
