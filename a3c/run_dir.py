@@ -47,7 +47,7 @@ class RunArgs(NamedTuple):
     params: Params
     sources: dict[str, str]
     environment: dict[str, Any]
-    resumed: list[Any]  # each time that the run went on: from where, by which command and code
+    resumed: Sequence[Any] = ()  # each time that the run went on: from where, by which command and code
 
 
 def create(
@@ -155,7 +155,7 @@ def read_args(folder: str | os.PathLike[str]) -> RunArgs:
     if not isinstance(resumed, list):
         raise BadInput(f"{path} is damaged: what it says of resumptions is no list")
     try:
-        return RunArgs(*from_json(content), environment, resumed)
+        return RunArgs(*from_json(content), environment, tuple(resumed))
     except BadInput as error:
         raise BadInput(f"{path} is damaged: {error}") from None
 
