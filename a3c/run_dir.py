@@ -47,7 +47,9 @@ class RunArgs(NamedTuple):
     params: Params
     sources: dict[str, str]
     environment: dict[str, Any]
-    resumed: Sequence[Any] = ()  # each time that the run went on: from where, by which command and code
+    resumed: Sequence[
+        Any
+    ] = ()  # each time that the run went on: from where, by which command and code
 
 
 def create(

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 import train
-from a3c import checkpoint, events, params, position, resume, run_dir, training
+from a3c import checkpoint, events, network, params, position, resume, run_dir
 from a3c.params import BadInput
 from tests import processes
 
@@ -104,7 +104,7 @@ def test_a_run_that_is_resumed_where_games_begin_is_the_one_never_stopped(env_id
 def two_checkpoints(tmp_path_factory):
     """A run of two workers with checkpoints at 0, 40 and 80 steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_configure_tensorflow", lambda: None)
+        patch.setattr(network, "compute_in_calling_threads", lambda: None)
         patch.chdir(tmp_path_factory.mktemp("made"))
         flags = ["--network", "mlp", "--n_workers", "2", "--log_dir", "run"]
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
