@@ -85,7 +85,7 @@ class Checkpointer:
 
         self._folder, self._shared, self._subject, self._params = folder, shared, subject, params
         with contextlib.suppress(OSError):  # each save tells better
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         # The state of one moment is copied into variables of our own, so that the workers wait for
         # the copy alone.
         self._copies = {
