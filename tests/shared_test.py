@@ -212,11 +212,9 @@ def test_counts_are_exact_when_sixteen_threads_are_stopped() -> None:
     def work(mine: int) -> None:
         while not stopped.is_set() and counters.reserve(5):
             steps, updates, games, frames = done[mine]
-            counters.add_update(5, 20 + mine, updates)
-            if updates % 3 == 0:
-                counters.add_game()
-                games += 1
-            done[mine] = Counts(steps + 5, updates + 1, games, frames + 20 + mine)
+            n_games = updates % 3
+            counters.add_update(5, 20 + mine, updates, n_games)
+            done[mine] = Counts(steps + 5, updates + 1, games + n_games, frames + 20 + mine)
 
     def stop() -> None:
         wait_until(lambda: counters.read().updates >= 500)
