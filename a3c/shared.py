@@ -73,7 +73,7 @@ class Counters:
 
     `reserve` hands out the steps before they are taken, so that a run of n steps ends with the
     first rollout that reaches n, however many workers there are; `add_update` counts them once they
-    are learned from.
+    are learned from, and with them the games that ended in that rollout.
     """
 
     def __init__(self, n_steps_in_all: int, counts: Counts = Counts()) -> None:  # noqa: B008 (immutable)
@@ -94,9 +94,7 @@ class Counters:
     def add_update(
         self, n_steps: int, n_frames: int, n_updates_at_copy: int, n_games: int = 0
     ) -> Counts:
-        """Count one update, made under weights copied when n_updates_at_copy had been counted,
-        and with it the games that ended in its rollout.
-        """
+        """Count one update, made under weights copied when n_updates_at_copy had been counted."""
         with self._lock:
             lag = self._counts.updates - n_updates_at_copy
             self._lag_sum += lag
