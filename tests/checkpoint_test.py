@@ -423,7 +423,7 @@ def test_saving_again_without_a_step_between_leaves_a_whole_checkpoint_at_every_
     prefix = checkpointer.save()
     with monkeypatch.context() as patch:
         patch.setattr(*_failing("fsync"))
-        with pytest.raises(OSError, match="no space"):  # as if killed before the JSON
+        with pytest.raises(CannotSave, match="no space"):  # as if killed before the JSON
             checkpointer.save()
     checkpoint.read_info(prefix)
     assert checkpointer.save() == prefix
