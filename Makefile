@@ -27,7 +27,7 @@ python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
 	Name another: make PYTHON=python$(firstword $(1))))
 
-.PHONY: help train test check test-slow mutants pins bench bench-long bench-scaling profile format images lock clean
+.PHONY: help train test check test-slow soak mutants pins bench bench-long bench-scaling profile format images lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -61,6 +61,9 @@ bench-scaling: $(RUNTIME_READY) ## throughput and memory over workers and enviro
 
 profile: $(RUNTIME_READY) $(PEER_READY) ## where the time goes; PROFILE="--n_workers 2 --envs_per_worker 8" for another setting
 	$(VENV_PYTHON) -m benchmarks.profiling $(PROFILE)
+
+soak: $(DEV_READY) ## checks that take hours, made in parts and gone on with; make soak PARTS=kill_toy for one
+	$(VENV_PYTHON) -m tests.soak $(PARTS)
 
 pins: $(DEV_READY) ## renew the pinned runs and print what has changed; CONTRIBUTING.md says when that is allowed
 	$(VENV_PYTHON) -m tests.pins

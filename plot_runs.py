@@ -354,8 +354,8 @@ def describe(path: pathlib.Path, env_id: str, games: Games, frames_per_l: int | 
 def read_settings(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """An args.json's parameters, and what it says of the environment.
 
-    Not by run_dir.read_args, to which an args.json is damaged when it lacks a flag: a published
-    run is to be drawn by every later version, and those have more flags.
+    Not by run_dir.read_args, which refuses flags that it does not know: a published run is to be
+    drawn by every later version, and those may have given some up.
     """
     try:
         content = json.loads(read_text(folder / ARGS))

@@ -8,11 +8,12 @@ import pathlib
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from a3c.checkpoint import Info, Subject
     from a3c.params import Params
+    from a3c.resume import Run, Standing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,13 +22,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     signals = stopping.StopSignals()  # before anything slow: Ctrl-C should find it in place
 
-    from a3c import checkpoint, env, env_process, params, run_dir
+    from a3c import appending, checkpoint, env, env_process, params, resume, run_dir
 
     argv = sys.argv[1:] if argv is None else argv
     bad_input = (params.BadInput, env.UnsupportedEnv, checkpoint.UnusableCheckpoint)
     envs: list[env.EnvProcesses] = []
+    lock: TextIO | None = None
     try:
-        parsed = params.parse(argv)
+        asked = params.parse(argv)
+        if isinstance(asked, params.Resume):
+            run = resume.open_run(asked)
+            parsed = run.parsed
+        else:
+            run, parsed = None, asked
         settings = env.EnvSettings(
             parsed.params.env_id,
             parsed.params.seed,
@@ -46,29 +53,36 @@ def main(argv: Sequence[str] | None = None) -> int:
             description.observation_shape,
             description.n_actions,
         )
-        info = _checkpoint_to_go_on_from(parsed.params, subject)
+        if run:
+            resume.check_environment(run, description._asdict())
+        info = _checkpoint_to_go_on_from(parsed.params, subject, run)
         if signals.event.is_set():
             return signals.exit_status
-        folder = run_dir.create(parsed, argv, description._asdict())
+        standing = resume.cut_back(run, argv) if run else None
+        folder = run.folder if run else run_dir.create(parsed, argv, description._asdict())
+        lock = run.lock if run else run_dir.lock(folder)
         n_workers, n_envs = parsed.params.n_workers, parsed.params.envs_per_worker
         # Said before anything slow; the log is opened later, and goes on in the same file.
-        lines = (
-            f"run folder: {folder}\n"
-            f"starting TensorFlow and {n_workers * n_envs} environment processes"
-        )
-        print(lines, flush=True)
-        (folder / "log.txt").write_text(lines + "\n", encoding="utf-8", errors="surrogateescape")
-        # The environment processes boot while TensorFlow is imported. After a restored run's games
-        # come new ones.
+        lines = [
+            f"run folder: {folder}",
+            *(run.lines if run else ()),
+            f"starting TensorFlow and {n_workers * n_envs} environment processes",
+        ]
+        print(*lines, sep="\n", flush=True)
+        log = appending.Appender(folder / "log.txt")
+        log.write("".join(f"{line}\n" for line in lines))
+        log.close()
+        # The environment processes boot while TensorFlow is imported.
+        t_start = (standing and standing.t_start) or time.time()
         for worker in range(n_workers):
             envs.append(
                 env.EnvProcesses(
-                    settings.in_run(str(folder / "monitor"), time.time()),
+                    settings.in_run(str(folder / "monitor"), t_start),
                     worker,
                     n_envs,
                     description,
                     n_slots=parsed.params.steps_per_update + 1,
-                    first_games=[info.counters["games"] + 1] * n_envs if info else None,
+                    first_games=_first_games(worker, n_envs, info, standing),
                 )
             )
         if signals.event.is_set():
@@ -76,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return signals.exit_status
         from a3c import training
 
-        return training.train(parsed.params, subject, envs, folder, signals, info)
+        return training.train(parsed.params, subject, envs, folder, signals, info, standing)
     except bad_input as error:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 2
@@ -86,13 +100,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         for processes in envs:
             processes.close()
+        if lock is not None:
+            lock.close()
 
 
-def _checkpoint_to_go_on_from(params: "Params", subject: "Subject") -> "Info | None":
-    """What --load_ckpt names, if it fits this run."""
+def _checkpoint_to_go_on_from(
+    params: "Params", subject: "Subject", run: "Run | None"
+) -> "Info | None":
+    """A resumed run's own, or what --load_ckpt names, if it fits this run."""
     from a3c import checkpoint
     from a3c.params import BadInput
 
+    if run and run.info:
+        checkpoint.check_fits(run.info, subject)
+        return run.info
     if params.load_ckpt is None:
         return None
     info = checkpoint.read_info(checkpoint.find(pathlib.Path(params.load_ckpt)))
@@ -103,6 +124,16 @@ def _checkpoint_to_go_on_from(params: "Params", subject: "Subject") -> "Info | N
             f" --n_steps {params.n_steps:,}, the total, leaves none to go"
         )
     return info
+
+
+def _first_games(
+    worker: int, n_envs: int, info: "Info | None", standing: "Standing | None"
+) -> list[int] | None:
+    """The number of the game with which each environment of a worker begins."""
+    if standing and standing.next_games:
+        return standing.next_games[worker]
+    # A restored run has games of its own, after those that the first one played.
+    return [info.counters["games"] + 1] * n_envs if info else None
 
 
 if __name__ == "__main__":

@@ -14,24 +14,35 @@ What needs no tensors (finding, checking, comparing) imports no TensorFlow, so t
 answered at once.
 """
 
+import contextlib
 import glob
 import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from a3c import position
+from a3c.appending import in_words
+from a3c.position import Position
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from a3c.shared import SharedState
+    from a3c.shared import Counts, SharedState
 
 FORMAT_VERSION = 1
 
 
 class UnusableCheckpoint(Exception):
     """A checkpoint that is missing, damaged or of something else; says so in one line."""
+
+
+class CannotSave(Exception):
+    """A checkpoint could not be written, and why, in one line; those there are as they were."""
 
 
 class Subject(NamedTuple):
@@ -52,6 +63,7 @@ class Info(NamedTuple):
     params: dict[str, Any]
     counters: dict[str, int]
     has_statistics: bool  # False: weights only
+    position: Position | None = None  # None: written before there was one
 
 
 class Checkpointer:
@@ -64,10 +76,16 @@ class Checkpointer:
         subject: Subject,
         params: Mapping[str, Any],
         n_kept: int,
+        n_steps_saved: int | None = None,
     ) -> None:
+        """`n_steps_saved`: the steps of the checkpoint that the state was restored from, if that
+        is in the same folder.
+        """
         import tensorflow as tf
 
         self._folder, self._shared, self._subject, self._params = folder, shared, subject, params
+        with contextlib.suppress(OSError):  # each save tells better
+            folder.mkdir(parents=True, exist_ok=True)
         # The state of one moment is copied into variables of our own, so that the workers wait for
         # the copy alone.
         self._copies = {
@@ -77,42 +95,109 @@ class Checkpointer:
         # No CheckpointManager: it deletes old tensors before our JSON of the new ones is there.
         self._checkpoint = tf.train.Checkpoint(**self._copies)
         self._n_kept = n_kept
-        self._n_steps_saved: int | None = None
+        self._n_steps_saved = n_steps_saved
 
-    def save(self) -> pathlib.Path:
-        """Write one checkpoint named by its steps; returns its prefix."""
+    @property
+    def has_saved(self) -> bool:
+        """Whether the folder has a checkpoint of this run."""
+        return self._n_steps_saved is not None
+
+    def save(self, read_position: Callable[[], Position] | None = None) -> pathlib.Path:
+        """Write one checkpoint named by its steps; returns its prefix. CannotSave if that fails.
+
+        `read_position` is called while the gate is shut.
+        """
+        import tensorflow as tf
+
         with self._shared.gate.shut():
             counts = self._shared.counters.read()
+            read = read_position() if read_position else None
             for part, copies in self._copies.items():
                 for name, variable in getattr(self._shared, part).items():
                     copies[name].assign(variable)
         prefix = self._folder / f"ckpt-{counts.steps}"
+        try:
+            self._write(prefix, counts, read)
+        except (OSError, tf.errors.OpError) as error:
+            _remove_temporaries(self._folder)
+            if not prefix.with_name(prefix.name + ".json").exists():
+                _delete(_tensor_files(prefix))  # room for the next attempt
+            raise CannotSave(f"cannot save {prefix}: {in_words(error)}") from error
+        self._remove_old()
+        return prefix
+
+    def _write(self, prefix: pathlib.Path, counts: "Counts", read: Position | None) -> None:
+        # TensorFlow would make the folder, and nobody would learn that it was gone.
+        self._folder.stat()
         # Tensors change with every update and only then. Written anew under the same name, they
         # would for a moment not be those that the JSON is of.
         if counts.steps != self._n_steps_saved:
             self._checkpoint.write(str(prefix))
-            self._n_steps_saved = counts.steps
         content: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             **self._subject._asdict(),
             "params": dict(self._params),
             "counters": counts._asdict(),
             "contains": list(self._copies),
+            "position": read and read.to_json(),
             "files": {path.name: _file_checksum(path) for path in _tensor_files(prefix)},
         }
         content["checksum"] = _checksum(content)
         _write_atomically(
             prefix.with_name(prefix.name + ".json"), json.dumps(content, indent=1) + "\n"
         )
-        self._remove_old()
-        return prefix
+        self._n_steps_saved = counts.steps
 
     def _remove_old(self) -> None:
         """Delete all but the newest few; each one's JSON first, without which it does not count."""
         for _, path in sorted(_numbered(self._folder))[: -self._n_kept]:
-            tensor_files = _tensor_files(path.with_suffix(""))
-            for old in (path, *tensor_files):
-                old.unlink()
+            _delete([path, *_tensor_files(path.with_suffix(""))])
+
+
+def newest_whole(folder: pathlib.Path) -> tuple[Info, list[str]]:
+    """The newest checkpoint of a folder that is whole, and what is wrong with each newer one."""
+    problems: list[str] = []
+    for n_steps in sorted(_begun(folder), reverse=True):
+        try:
+            return read_info(folder / f"ckpt-{n_steps}"), problems
+        except UnusableCheckpoint as error:
+            problems.append(str(error))
+    raise UnusableCheckpoint(
+        f"no checkpoint in {folder} is whole: {problems[0]}"
+        if problems
+        else f"no checkpoint in {folder}"
+    )
+
+
+def _remove_temporaries(folder: pathlib.Path) -> None:
+    """Delete what writing leaves behind when it fails or is killed."""
+    for path in folder.glob("ckpt-*_temp"):
+        shutil.rmtree(path, ignore_errors=True)
+    _delete([*folder.glob("ckpt-*.tmp"), *folder.glob("ckpt-*.tempstate*")])
+
+
+def _delete(paths: Iterable[pathlib.Path]) -> None:
+    """Delete them, in this order; one that cannot be deleted, and those after it, stay."""
+    with contextlib.suppress(OSError):
+        for path in paths:
+            path.unlink()
+
+
+def set_aside_newer(folder: pathlib.Path, n_steps: int) -> None:
+    """Give every file of checkpoints beyond n_steps, which are damaged, a name that none has."""
+    _remove_temporaries(folder)
+    for path in folder.glob("ckpt-*"):
+        found = _NAME.match(path.name)
+        if found and int(found[1]) > n_steps:
+            path.replace(path.with_name(f"damaged-{path.name}"))
+
+
+_NAME = re.compile(r"ckpt-(\d{1,18})\.")
+
+
+def _begun(folder: pathlib.Path) -> set[int]:
+    """The steps of every checkpoint of which there is any file."""
+    return {int(found[1]) for path in folder.glob("ckpt-*") if (found := _NAME.match(path.name))}
 
 
 def find(path: pathlib.Path) -> pathlib.Path:
@@ -167,6 +252,7 @@ def read_info(prefix: pathlib.Path) -> Info:
         content["params"],
         content["counters"],
         "mean_squares" in content["contains"],
+        None if (p := content.get("position")) is None else position.from_json(p),
     )
 
 
@@ -185,6 +271,8 @@ def _check_content(content: Any) -> None:
     for name, is_right in _IS_RIGHT.items():
         if name not in content or not is_right(content[name]):
             raise ValueError(f"its {name} is missing or of the wrong type")
+    if content.get("position") is not None:
+        position.from_json(content["position"])
 
 
 def _is_count(value: object, least: int = 0) -> bool:

@@ -304,6 +304,8 @@ class EnvProcesses:
     final_observations: (K, *shape): where an episode was truncated in the last step, its true last
         observation (the slot already holds the first of the next episode).
     n_frames: frames stepped so far, resets included (vectors: steps).
+    next_games: of each environment, the number of the game with which a run that stopped here would
+        go on: the one under way where no step of it has been taken, else the one after it.
     """
 
     def __init__(
@@ -322,6 +324,8 @@ class EnvProcesses:
         )
         self.observations, self.final_observations = memory.views()
         self.n_frames = 0
+        self.next_games = [*(first_games or [0] * n_envs)]
+        self._games_under_way = list(self.next_games)
         self._worker = worker
         self._ready = False
         self._processes = [
@@ -332,7 +336,7 @@ class EnvProcesses:
                 f"worker {worker}, environment {env}",
                 timeout_seconds,
             )
-            for env, first_game in enumerate(first_games or [0] * n_envs)
+            for env, first_game in enumerate(self.next_games)
         ]
 
     @property
@@ -361,6 +365,9 @@ class EnvProcesses:
         for process, action in zip(self._processes, actions.tolist(), strict=True):
             process.request_step(slot, action)
         answers = self._receive()
+        for env, answer in enumerate(answers):
+            self._games_under_way[env] += len(answer.games)
+            self.next_games[env] = self._games_under_way[env] + (0 if answer.games else 1)
         return StepResult(
             rewards=np.array([answer.reward for answer in answers], np.float32),
             terminated=np.array([answer.terminated for answer in answers], np.bool_),

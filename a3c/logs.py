@@ -6,16 +6,20 @@ agent steps.
 
 import contextlib
 import csv
+import errno
+import io
 import math
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
+
+from a3c.appending import Appender
+from a3c.events import Events
 
 FIGURES = (
     "misc/steps",
@@ -43,27 +47,69 @@ FIGURES = (
 
 
 @contextlib.contextmanager
-def _survive_loss_of(file: TextIO) -> Iterator[None]:
-    """Whoever read our output may be gone (`| tee` dies of the same Ctrl-C): the run is not."""
+def _survive_loss_of(file: TextIO, for_good: bool = False) -> Iterator[None]:
+    """Whoever read our output may be gone (`| tee` dies of the same Ctrl-C): the run is not.
+
+    On a full disk what was printed waits for the next line; in the end, `for_good`, no more.
+    """
     try:
         yield
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and not for_good:
+            return
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, file.fileno())
         os.close(nowhere)
 
 
+def _take_over(path: pathlib.Path) -> list[str]:
+    """The columns of a progress.csv, which gets those that the version it is from did not have."""
+    if not path.exists() or path.stat().st_size == 0:
+        return list(FIGURES)
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        old, *rows = csv.reader(line.replace("\0", "") for line in file)
+    columns = [*FIGURES, *(name for name in old if name not in FIGURES)]
+    if old != columns:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, restval="nan", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(dict(zip(old, row, strict=False)) for row in rows)
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            return old
+    return columns
+
+
+def _csv_line(cells: Sequence[object]) -> str:
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow(cells)
+    return line.getvalue()
+
+
 class RunLog:
     """The open logs of one run. Only the main thread writes them."""
 
-    def __init__(self, folder: pathlib.Path, n_steps_done: int, n_steps_in_all: int) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        n_steps_done: int,
+        n_steps_in_all: int,
+        *,
+        resumed: bool = False,
+    ) -> None:
         self._folder = folder
-        self._writer = tf.summary.create_file_writer(str(folder))
-        self._progress_file = (folder / "progress.csv").open("a", newline="", encoding="utf-8")
-        self._progress = csv.writer(self._progress_file)
-        self._progress.writerow(FIGURES)
-        self._progress_file.flush()
-        self._log_file = (folder / "log.txt").open("a", encoding="utf-8")
+        self._events = Events(folder)
+        if resumed:
+            self._events.start_session(n_steps_done)
+        self._columns = _take_over(folder / "progress.csv")
+        self._progress = Appender(folder / "progress.csv", _csv_line(self._columns))
+        self._evaluations: Appender | None = None
+        self._log = Appender(folder / "log.txt")
+        self._broken: set[str] = set()  # what could not be written the last time
         self._console: TextIO = sys.stdout
         self._bar = tqdm(
             total=n_steps_in_all,
@@ -75,13 +121,28 @@ class RunLog:
             disable=not self._console.isatty(),
             dynamic_ncols=True,
         )
+        self._note("progress.csv", self._progress.write() or self._progress.error)
 
     def say(self, line: str, *, error: bool = False) -> None:
         """One line to the console, above the bar, and to log.txt; errors to stderr."""
-        print(line, file=self._log_file, flush=True)
+        is_written = self._log.write(line + "\n") or self._log.error
         file = sys.stderr if error else self._console
         with _survive_loss_of(file), tqdm.external_write_mode(file=self._console):
             print(line, file=file, flush=True)
+        self._note("log.txt", is_written)
+
+    def _note(self, name: str, is_written: bool | str | None) -> None:
+        """Say where writing begins to fail, and where it works again."""
+        if is_written is True and name in self._broken:
+            self._broken.remove(name)
+            self.say(f"{name} is written again")
+        elif is_written is not True and name not in self._broken:
+            self._broken.add(name)
+            self.say(f"cannot write {name}: {is_written}; training goes on", error=True)
+
+    def n_bytes(self) -> int:
+        """The length of log.txt."""
+        return self._log.n_bytes()
 
     def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
         if not self._bar.disable:
@@ -91,19 +152,16 @@ class RunLog:
                 self._bar.update(n_steps - self._bar.n)
 
     def game(self, n_steps: int, score: float, length: int) -> None:
-        with self._writer.as_default(step=n_steps):
-            tf.summary.scalar("rl/episode_reward_sum", score)
-            tf.summary.scalar("rl/episode_length_steps", length)
+        scalars = {"rl/episode_reward_sum": score, "rl/episode_length_steps": length}
+        self._events.scalars(n_steps, scalars)
 
     def figures(self, figures: Mapping[str, float]) -> None:
         """One row. What is not known (no game has ended yet, say) is NaN in the CSV only."""
-        self._progress.writerow([figures[name] for name in FIGURES])
-        self._progress_file.flush()
-        with self._writer.as_default(step=int(figures["misc/steps"])):
-            for name in FIGURES:
-                if not math.isnan(figures[name]):
-                    tf.summary.scalar(name, figures[name])
-        self._writer.flush()
+        row = _csv_line([figures.get(name, math.nan) for name in self._columns])
+        self._note("progress.csv", self._progress.write(row) or self._progress.error)
+        known = {name: figures[name] for name in FIGURES if not math.isnan(figures[name])}
+        self._events.scalars(int(figures["misc/steps"]), known, flush=True)
+        self._note("TensorBoard's events", self._events.error or True)
         if self._bar.disable:
             self.say(
                 f"{figures['misc/steps']:,.0f} steps  "
@@ -114,25 +172,27 @@ class RunLog:
 
     def evaluation(self, n_steps: int, figures: Mapping[str, float]) -> None:
         """One row of evaluations.csv, a file that begins with its first row, and TensorBoard."""
-        with (self._folder / "evaluations.csv").open("a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            if file.tell() == 0:
-                writer.writerow(["steps", *figures])
-            writer.writerow([n_steps, *figures.values()])
-        with self._writer.as_default(step=n_steps):
-            for name, value in figures.items():
-                if not math.isnan(value):
-                    tf.summary.scalar(f"eval/{name}", value)
-        self._writer.flush()
+        header = _csv_line(["steps", *figures])
+        rows = self._evaluations or Appender(self._folder / "evaluations.csv", header)
+        self._evaluations = rows
+        self._note(
+            "evaluations.csv", rows.write(_csv_line([n_steps, *figures.values()])) or rows.error
+        )
+        known = {f"eval/{name}": x for name, x in figures.items() if not math.isnan(x)}
+        self._events.scalars(n_steps, known, flush=True)
 
     def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
-        with self._writer.as_default(step=n_steps):
-            for name, array in arrays.items():
-                tf.summary.histogram(name, array)
+        self._events.histograms(n_steps, arrays)
 
     def close(self) -> None:
         with _survive_loss_of(self._console):
             self._bar.close()
-        self._writer.close()
-        self._progress_file.close()
-        self._log_file.close()
+        self._events.close()
+        for rows in (self._progress, self._evaluations):
+            if rows is not None:
+                rows.write()  # what may still wait
+                rows.close()
+        self._log.close()
+        for file in (self._console, sys.stderr):
+            with _survive_loss_of(file, for_good=True):
+                file.flush()

@@ -14,12 +14,16 @@ A game is one row of a CSV file that Stable-Baselines3's `load_results` reads as
 `r` score, `l` length in decisions, `t` seconds from `t_start` to the game's end.
 """
 
+import contextlib
 import json
 import pathlib
+import sys
 import time
-from typing import Any, NamedTuple, SupportsFloat, TextIO
+from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
+
+from a3c.appending import Appender
 
 
 class Game(NamedTuple):
@@ -47,11 +51,12 @@ class Monitor(gymnasium.Wrapper):
     ) -> None:
         super().__init__(env)
         self.n_frames = 0
-        self._env_id = env_id
-        self._path = path
         self._t_start = t_start
         self._counts_own_steps = counts_own_steps
-        self._file: TextIO | None = None
+        header = json.dumps({"t_start": t_start, "env_id": env_id})
+        # Appending, so that an environment which replaces a broken one carries on in its file.
+        self._rows = Appender(path, f"#{header}\nr,l,t\n") if path is not None else None
+        self._rows_wait = False
         self._score = 0.0
         self._length = 0
         self._finished: list[Game] = []
@@ -74,7 +79,7 @@ class Monitor(gymnasium.Wrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start a new game; one that had not ended leaves no row."""
-        self._open()
+        self._write("")
         self._score = 0.0
         self._length = 0
         return self.env.reset(seed=seed, options=options)
@@ -92,24 +97,25 @@ class Monitor(gymnasium.Wrapper):
 
     def close(self) -> None:
         """Close the file and the environment."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._rows is not None:
+            self._rows.close()
         super().close()
 
     def _finish(self) -> None:
         game = Game(self._score, self._length, time.time() - self._t_start)
         self._finished.append(game)
-        if self._file is not None:
-            self._file.write(f"{round(game.score, 6)},{game.length},{game.seconds:.6f}\n")
-            self._file.flush()
+        self._write(f"{round(game.score, 6)},{game.length},{game.seconds:.6f}\n")
 
-    def _open(self) -> None:
-        if self._path is None or self._file is not None:
+    def _write(self, row: str) -> None:
+        """Write what there is to write; say so, once, where it has to wait."""
+        if self._rows is None:
             return
-        # Appending, so that an environment which replaces a broken one carries on in its file.
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (open for long)
-        if self._file.tell() == 0:
-            header = json.dumps({"t_start": self._t_start, "env_id": self._env_id})
-            self._file.write(f"#{header}\nr,l,t\n")
-            self._file.flush()
+        waited, self._rows_wait = self._rows_wait, not self._rows.write(row)
+        if self._rows_wait and not waited:
+            # This may go to the same disk.
+            with contextlib.suppress(OSError):
+                print(
+                    f"cannot write {self._rows.path}: {self._rows.error}; its rows wait in memory",
+                    file=sys.stderr,
+                    flush=True,
+                )

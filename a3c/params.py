@@ -54,6 +54,7 @@ class Knob(NamedTuple):
     paper: Any
     choices: tuple[str, ...] | None = None
     within: tuple[float, float] | None = None
+    anew: bool = False  # --resume takes another value: it does not change training
 
 
 def _knob(group: str, default: Any, unit: str, source: str, help: str, **more: Any) -> Any:
@@ -84,7 +85,7 @@ class Params:
     n_steps: int = _knob(
         RUN, 10_000_000, "agent steps, of 4 emulator frames each", OCD,
         "length of training over all workers, steps restored from a checkpoint included; 1e7"
-        " will do", within=(1, 10**12))
+        " will do", within=(1, 10**12), anew=True)
     seed: int = _knob(RUN, 0, "", OCD, "seed of every random draw", within=(0, 2**32 - 1))
     no_xla: bool = _knob(
         RUN, False, "", OURS, "do not compile the acting call with XLA; --debug implies it")
@@ -154,19 +155,23 @@ class Params:
         CKPTS, None, "", OCD,
         "go on from this run folder, checkpoints folder or checkpoint, in a new run folder")
     ckpt_interval_seconds: float = _knob(
-        CKPTS, 300.0, "seconds", OCD, "time between two checkpoints", within=(0.01, 1e9))
+        CKPTS, 300.0, "seconds", OCD, "time between two checkpoints", within=(0.01, 1e9),
+        anew=True)
     keep_ckpts: int = _knob(
-        CKPTS, 3, "checkpoints", OURS, "how many of the newest stay", within=(1, 10_000))
+        CKPTS, 3, "checkpoints", OURS, "how many of the newest stay", within=(1, 10_000),
+        anew=True)
 
     eval_interval_steps: int | None = _knob(
         EVALUATION, None, "agent steps", OURS,
         "play whole games with the weights of one moment each time so many steps have passed; the"
-        " best weights stay in checkpoints/best", within=(1, 10**12))
+        " best weights stay in checkpoints/best", within=(1, 10**12), anew=True)
     eval_episodes: int = _knob(
-        EVALUATION, 10, "games", OURS, "how many games an evaluation plays", within=(1, 10_000))
+        EVALUATION, 10, "games", OURS, "how many games an evaluation plays", within=(1, 10_000),
+        anew=True)
 
     manager_wake_interval_seconds: float = _knob(
-        LOGS, 60.0, "seconds", OCD, "time between two rows of figures", within=(0.01, 1e9))
+        LOGS, 60.0, "seconds", OCD, "time between two rows of figures", within=(0.01, 1e9),
+        anew=True)
     log_dir: str | None = _knob(LOGS, None, "", OCD, "the run folder, new or empty")
     run_name: str | None = _knob(
         LOGS, None, "", OCD,
@@ -180,15 +185,23 @@ class Params:
         "under --debug, draw no numbers on the frames: the network then sees what it always does")
     detailed_logs: bool = _knob(
         LOGS, False, "", OCD,
-        "histograms of weights, gradients, activations and RMSProp statistics for TensorBoard")
+        "histograms of weights, gradients, activations and RMSProp statistics for TensorBoard",
+        anew=True)
     # fmt: on
 
 
 class ParsedParams(NamedTuple):
-    """The parameters, and for each name "preset", "default" or "command line"."""
+    """The parameters, and for each name one of SOURCES."""
 
     params: Params
     sources: dict[str, str]
+
+
+class Resume(NamedTuple):
+    """A command that goes on with the run of a folder."""
+
+    folder: str
+    given: dict[str, Any]  # the other flags, by name; `resumed` says whether they may stand
 
 
 KNOBS: dict[str, Knob] = {f.name: f.metadata["knob"] for f in dataclasses.fields(Params)}
@@ -202,15 +215,28 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 # The name that an earlier OCD A3C had for the flag.
 _ALIASES = {"--wake_interval_seconds": "manager_wake_interval_seconds"}
+_RESUME = "--resume"
+FLAGS = {f"--{name}" for name in KNOBS if name != "env_id"} | {_RESUME, "--help"}
+SOURCES = (
+    *("preset", "default", "command line"),
+    "not recorded",  # args.json is older than the flag; its default is taken
+)
+_LR_END = "lr_decay_to_zero_by_n_steps"
 
 
-def parse(argv: Sequence[str]) -> ParsedParams:
+def parse(argv: Sequence[str]) -> ParsedParams | Resume:
     """Turn train.py's arguments (without the program's name) into parameters.
 
     `--help` prints and exits with 0; anything wrong raises BadInput; nothing else happens.
     """
     parser = _parser()
     given = vars(parser.parse_args(_prepare(argv)))
+    if "resume" in given:
+        folder = given.pop("resume")
+        _check_text(_RESUME, folder, 4096)
+        return Resume(folder, given)
+    if "env_id" not in given:
+        raise BadInput("the following arguments are required: env_id")
     preset = PRESETS[given.get("preset", "ocd")]
     values = preset | {"network": None} | given
     sources = {
@@ -331,13 +357,47 @@ def resolve_network(parsed: ParsedParams, kind: str) -> ParsedParams:
     return ParsedParams(dataclasses.replace(params, network=network), sources)
 
 
+def resumed(saved: ParsedParams, given: dict[str, Any]) -> ParsedParams:
+    """The parameters with which a run goes on; BadInput where what is given changes its training.
+
+    The schedule's end is what it was; only with steps beyond it comes a new one, which must be
+    named.
+    """
+    values = dataclasses.asdict(saved.params)
+    changed = {name: value for name, value in given.items() if value != values[name]}
+    end, n_steps = values[_LR_END], changed.get("n_steps", values["n_steps"])
+    is_past_end = end is not None and n_steps > end
+    for name in changed:
+        if KNOBS[name].anew or (name == _LR_END and is_past_end):
+            continue
+        shown = name if name == "env_id" else f"--{name}"
+        free = ", ".join(f"--{name}" for name, knob in KNOBS.items() if knob.anew)
+        raise BadInput(
+            f"{shown} is {_show(values[name])} in the run that {_RESUME} names, which goes on as it"
+            f" is; what may be given anew: {free}; where --n_steps goes past the end of the"
+            f" schedule, --{_LR_END}"
+        )
+    if is_past_end and _LR_END not in changed:
+        raise BadInput(
+            f"--n_steps {n_steps} goes past the end of the learning rate's schedule,"
+            f" --{_LR_END} {end}: a new end must be given, too"
+        )
+    params = dataclasses.replace(saved.params, **changed)
+    check(params)
+    return ParsedParams(params, saved.sources | dict.fromkeys(changed, "command line"))
+
+
 def to_json(parsed: ParsedParams) -> dict[str, dict[str, Any]]:
     """What args.json holds of the parameters, ready for json.dump."""
     return {"params": dataclasses.asdict(parsed.params), "sources": dict(parsed.sources)}
 
 
 def from_json(content: object) -> ParsedParams:
-    """The inverse of to_json; whatever it could not have written is BadInput."""
+    """The inverse of to_json; whatever it could not have written is BadInput.
+
+    A flag that neither part has is younger than the file: it gets its preset's default, and its
+    source is "not recorded".
+    """
     if not isinstance(content, dict) or set(content) != {"params", "sources"}:
         raise BadInput('parameters must be an object with "params" and "sources"')
     for part, held in content.items():
@@ -345,14 +405,17 @@ def from_json(content: object) -> ParsedParams:
             raise BadInput(f'"{part}" must be an object')
         if unknown := sorted(set(held) - set(KNOBS)):
             raise BadInput(f'unknown in "{part}": {", ".join(unknown)}')
-        if missing := sorted(set(KNOBS) - set(held)):
-            raise BadInput(f'missing in "{part}": {", ".join(missing)}')
-    for name, source in content["sources"].items():
-        if source not in ("preset", "default", "command line"):
+    values, sources = content["params"], content["sources"]
+    absent = set(KNOBS) - set(values)
+    if missing := sorted(absent ^ (set(KNOBS) - set(sources)) | absent & {"env_id", "preset"}):
+        raise BadInput(f"missing: {', '.join(missing)}")
+    for name, source in sources.items():
+        if source not in SOURCES:
             raise BadInput(f"unknown source of {name}: {source!r}")
-    params = Params(**content["params"])
+    _check_value("preset", KNOBS["preset"], values["preset"])
+    params = Params(**values | {name: PRESETS[values["preset"]][name] for name in absent})
     check(params)
-    return ParsedParams(params, dict(content["sources"]))
+    return ParsedParams(params, sources | dict.fromkeys(absent, "not recorded"))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -363,7 +426,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="train.py",
-        usage="python3 train.py [flags] env_id",
+        usage="python3 train.py [flags] env_id, or python3 train.py --resume FOLDER [flags]",
         description="Train A3C. In brackets: the default under each preset; unit; source.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
@@ -373,6 +436,8 @@ def _parser() -> argparse.ArgumentParser:
         if knob.group not in groups:
             groups[knob.group] = parser.add_argument_group(knob.group)
         options: dict[str, Any] = {"help": _help(name, knob)}
+        if name == "env_id":
+            options["nargs"] = "?"
         if bool in _TYPES[name]:
             options["action"] = "store_true"
         else:
@@ -384,6 +449,12 @@ def _parser() -> argparse.ArgumentParser:
         for alias in (alias for alias, of in _ALIASES.items() if of == name):
             options["help"] = argparse.SUPPRESS
             groups[knob.group].add_argument(alias, dest=name, **options)
+    groups[CKPTS].add_argument(
+        _RESUME,
+        metavar="FOLDER",
+        help="go on in this run folder, with the same settings; --n_steps and what does not change"
+        " training may be given anew",
+    )
     return parser
 
 
@@ -393,7 +464,7 @@ def _prepare(argv: Sequence[str]) -> list[str]:
     argparse alone would complain of a missing env_id, or of the value behind the unknown flag,
     and takes -1e-4 for a flag.
     """
-    flags = {f"--{name}" for name in KNOBS if name != "env_id"} | set(_ALIASES) | {"--help", "-h"}
+    flags = FLAGS | set(_ALIASES) | {"-h"}
     prepared: list[str] = []
     for i, token in enumerate(argv):
         if any(ord(c) < 32 for c in token):

@@ -8,10 +8,12 @@ is written into it before training starts:
     command.txt   the command, to be pasted
     git.txt       revision and uncommitted difference of the code
     versions.txt  Python, packages, machine
+    lock          held by the process that trains in the folder
     monitor/      checkpoints/
 """
 
 import contextlib
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -22,11 +24,12 @@ import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from a3c.params import BadInput, Params, ParsedParams, from_json, to_json
 
 ARGS = "args.json"
+LOCK = "lock"
 MONITOR = "monitor"
 CHECKPOINTS = "checkpoints"
 
@@ -44,6 +47,9 @@ class RunArgs(NamedTuple):
     params: Params
     sources: dict[str, str]
     environment: dict[str, Any]
+    resumed: Sequence[
+        Any
+    ] = ()  # each time that the run went on: from where, by which command and code
 
 
 def create(
@@ -91,6 +97,50 @@ def create(
     return folder
 
 
+def lock(folder: pathlib.Path) -> TextIO:
+    """Hold a run folder against every other process, until the file is closed or this one ends.
+
+    However it ends: the system lets go of the lock. The file itself stays, for taking it away
+    would let two processes hold a lock each.
+    """
+    path = folder / LOCK
+    try:
+        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open for long)
+    except OSError as error:
+        raise BadInput(f"cannot make {path}: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if isinstance(error, BlockingIOError):
+            raise BadInput(f"{folder} is in use: a run is under way in it") from None
+        raise BadInput(f"cannot lock {path}: {error.strerror}") from None
+    return file
+
+
+def record_resumption(
+    folder: pathlib.Path, args: RunArgs, resumed: Mapping[str, Any], code: pathlib.Path = _CODE
+) -> None:
+    """Write args.json anew, with one more note of how the run went on."""
+    note = dict(resumed) | {"revision": _short_revision(code), "time": time.strftime("%F %T %z")}
+    content = to_json(ParsedParams(args.params, args.sources)) | {
+        "environment": args.environment,
+        "resumed": [*args.resumed, note],
+    }
+    path = folder / ARGS
+    temporary = folder / f"{ARGS}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise BadInput(f"cannot write {path}: {error.strerror}") from None
+
+
 def read_args(folder: str | os.PathLike[str]) -> RunArgs:
     """Read a run folder's args.json; BadInput where there is none or it is damaged."""
     path = pathlib.Path(folder) / ARGS
@@ -103,8 +153,11 @@ def read_args(folder: str | os.PathLike[str]) -> RunArgs:
     environment = content.pop("environment", None) if isinstance(content, dict) else None
     if not isinstance(environment, dict):
         raise BadInput(f"{path} is damaged: it lacks what the environment is")
+    resumed = content.pop("resumed", [])
+    if not isinstance(resumed, list):
+        raise BadInput(f"{path} is damaged: what it says of resumptions is no list")
     try:
-        return RunArgs(*from_json(content), environment)
+        return RunArgs(*from_json(content), environment, tuple(resumed))
     except BadInput as error:
         raise BadInput(f"{path} is damaged: {error}") from None
 

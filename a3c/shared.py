@@ -73,7 +73,7 @@ class Counters:
 
     `reserve` hands out the steps before they are taken, so that a run of n steps ends with the
     first rollout that reaches n, however many workers there are; `add_update` counts them once they
-    are learned from.
+    are learned from, and with them the games that ended in that rollout.
     """
 
     def __init__(self, n_steps_in_all: int, counts: Counts = Counts()) -> None:  # noqa: B008 (immutable)
@@ -91,7 +91,9 @@ class Counters:
             self._n_reserved += n_steps
             return True
 
-    def add_update(self, n_steps: int, n_frames: int, n_updates_at_copy: int) -> Counts:
+    def add_update(
+        self, n_steps: int, n_frames: int, n_updates_at_copy: int, n_games: int = 0
+    ) -> Counts:
         """Count one update, made under weights copied when n_updates_at_copy had been counted."""
         with self._lock:
             lag = self._counts.updates - n_updates_at_copy
@@ -101,13 +103,9 @@ class Counters:
             self._counts = self._counts._replace(
                 steps=self._counts.steps + n_steps,
                 updates=self._counts.updates + 1,
+                games=self._counts.games + n_games,
                 frames=self._counts.frames + n_frames,
             )
-            return self._counts
-
-    def add_game(self) -> Counts:
-        with self._lock:
-            self._counts = self._counts._replace(games=self._counts.games + 1)
             return self._counts
 
     def read(self) -> Counts:

@@ -18,11 +18,12 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from a3c import checkpoint, logs, network, optimizer, seeding
-from a3c.checkpoint import Checkpointer, Info, Subject
+from a3c import checkpoint, failure, logs, network, optimizer, resume, seeding
+from a3c.checkpoint import CannotSave, Checkpointer, Info, Subject
 from a3c.env import EnvProcesses
 from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.params import Params
+from a3c.position import Position, WorkerPosition
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopSignals
 from a3c.worker import (
@@ -37,7 +38,6 @@ from a3c.worker import (
 )
 
 AnyReport = Report | Evaluated | EvaluationFailed
-GAMES_IN_MEAN = 100
 BAR_INTERVAL_SECONDS = 0.5
 # What differs between any two runs, and is not worth a line when one goes on from the other.
 _OF_ONE_RUN = {"log_dir", "run_name", "load_ckpt"}
@@ -50,28 +50,61 @@ def train(
     folder: pathlib.Path,
     signals: StopSignals,
     restore_from: Info | None = None,
+    standing: resume.Standing | None = None,
 ) -> int:
-    """Train until the run has its steps or is stopped; returns the exit status."""
+    """Train until the run has its steps or is stopped; returns the exit status.
+
+    `standing` is there if the run is resumed in its own folder.
+    """
     network.compute_in_calling_threads()
     _keep_freed_memory()
     counts = Counts(**restore_from.counters) if restore_from else Counts()
-    log = logs.RunLog(folder, counts.steps, params.n_steps)
+    is_resumed = standing is not None
+    log = logs.RunLog(folder, counts.steps, params.n_steps, resumed=is_resumed)
     try:
         shared = _build_shared(params, subject, Counters(params.n_steps, counts))
         if restore_from:
-            _restore(restore_from, shared, params, log)
+            checkpoint.restore(restore_from, shared)
+            if not is_resumed:
+                _say_what_was_restored(restore_from, params, log)
         reports: queue.SimpleQueue[AnyReport] = queue.SimpleQueue()
-        workers = _build_workers(params, subject, envs, shared, signals, reports, log)
+        generators = _generators(params, counts.updates, standing)
+        n_rows = standing.n_rows if standing else [[0] * len(each.next_games) for each in envs]
+        positions = [
+            WorkerPosition(generator.bit_generator.state, list(processes.next_games), rows)
+            for generator, processes, rows in zip(generators, envs, n_rows, strict=True)
+        ]
+        workers = _build_workers(
+            params, subject, envs, generators, n_rows, shared, signals, reports, log
+        )
         for processes in envs:
             processes.wait_until_ready()
         checkpointer = Checkpointer(
-            folder / "checkpoints", shared, subject, dataclasses.asdict(params), params.keep_ckpts
+            folder / "checkpoints",
+            shared,
+            subject,
+            dataclasses.asdict(params),
+            params.keep_ckpts,
+            n_steps_saved=counts.steps if is_resumed and restore_from else None,
         )
         evaluator = None
         if params.eval_interval_steps is not None:
             as_dict = dataclasses.asdict(params)
             evaluator = Evaluator(subject, as_dict, shared, folder, reports.put)
-        watch = _Watch(params, shared, workers, checkpointer, log, signals, reports, evaluator)
+        watch = _Watch(
+            params,
+            folder,
+            shared,
+            workers,
+            checkpointer,
+            log,
+            signals,
+            reports,
+            positions,
+            evaluator,
+        )
+        if standing:
+            watch.take_over(standing)
         try:
             return watch.run()
         finally:
@@ -108,8 +141,7 @@ def _build_shared(params: Params, subject: Subject, counters: Counters) -> Share
     )
 
 
-def _restore(info: Info, shared: SharedState, params: Params, log: logs.RunLog) -> None:
-    checkpoint.restore(info, shared)
+def _say_what_was_restored(info: Info, params: Params, log: logs.RunLog) -> None:
     log.say(f"restored {info.prefix} at {info.counters['steps']:,} steps")
     if not info.has_statistics:
         log.say("it holds weights only: RMSProp's statistics start anew")
@@ -120,10 +152,30 @@ def _restore(info: Info, shared: SharedState, params: Params, log: logs.RunLog) 
             log.say(f"  {name}: {info.params[name]!r} there, {value!r} here")
 
 
+def _generators(
+    params: Params, n_updates: int, standing: resume.Standing | None
+) -> list[np.random.Generator]:
+    """Of each worker, the one that draws its actions.
+
+    A restored run draws on from streams of its own, not the first run's once more; a resumed one
+    from where it stood.
+    """
+    generators = [
+        seeding.generator(params.seed, seeding.Purpose.ACTIONS, worker=number, game=n_updates)
+        for number in range(params.n_workers)
+    ]
+    if standing and standing.generators:
+        for generator, state in zip(generators, standing.generators, strict=True):
+            generator.bit_generator.state = state
+    return generators
+
+
 def _build_workers(
     params: Params,
     subject: Subject,
     envs: Sequence[EnvProcesses],
+    generators: Sequence[np.random.Generator],
+    n_rows: Sequence[Sequence[int]],
     shared: SharedState,
     signals: StopSignals,
     reports: "queue.SimpleQueue[AnyReport]",
@@ -147,8 +199,6 @@ def _build_workers(
         detailed=params.detailed_logs,
     )
     log.say(f"traced in {time.monotonic() - start:.1f} s")
-    # A restored run draws on from streams of its own, not the first run's once more.
-    n_updates = shared.counters.read().updates
     return [
         Worker(
             number,
@@ -156,9 +206,10 @@ def _build_workers(
             LocalNetwork(shared, traced),
             processes,
             hyperparameters,
-            seeding.generator(params.seed, seeding.Purpose.ACTIONS, worker=number, game=n_updates),
+            generators[number],
             signals.event,
             reports.put,
+            n_rows[number],
         )
         for number, processes in enumerate(envs)
     ]
@@ -170,26 +221,42 @@ class _Watch:
     def __init__(
         self,
         params: Params,
+        folder: pathlib.Path,
         shared: SharedState,
         workers: Sequence[Worker],
         checkpointer: Checkpointer,
         log: logs.RunLog,
         signals: StopSignals,
         reports: "queue.SimpleQueue[AnyReport]",
+        positions: Sequence[WorkerPosition],
         evaluator: Evaluator | None = None,
     ) -> None:
+        """`positions`: where each worker starts."""
         self._params, self._shared, self._workers = params, shared, workers
         self._checkpointer, self._evaluator = checkpointer, evaluator
         self._log, self._signals, self._reports = log, signals, reports
-        self._last_games: collections.deque[Game] = collections.deque(maxlen=GAMES_IN_MEAN)
+        self._folder = folder
+        # Score and length of each.
+        self._last_games: collections.deque[tuple[float, int]] = collections.deque(
+            maxlen=resume.GAMES_IN_MEAN
+        )
+        self._positions = positions
+        self._is_saved = True  # as far as was tried
         self._measured: dict[str, list[float]] = collections.defaultdict(list)
         self._last_measurement: Measurement | None = None
         self._failure: Failure | None = None
         self._row_counts, self._row_time = shared.counters.read(), time.monotonic()
 
+    def take_over(self, standing: resume.Standing) -> None:
+        """Go on with what the logs need of a run that is resumed."""
+        self._last_games.extend(standing.last_games)
+
     def run(self) -> int:
         """Start the workers, watch them to their end, save; returns the exit status."""
-        self._log.say(f"checkpoint before the first update: {self._checkpointer.save()}")
+        if not self._checkpointer.has_saved:
+            prefix = self._save()
+            if prefix:
+                self._log.say(f"checkpoint before the first update: {prefix}")
         threads = [
             threading.Thread(target=worker.run, name=f"worker-{worker.number}")
             for worker in self._workers
@@ -204,15 +271,36 @@ class _Watch:
                 thread.join()
         self._take_reports(math.inf)
         if self._failure is not None:
-            failed = f"worker {self._failure.worker} failed:\n{self._failure.traceback}"
-            self._log.say(failed.rstrip(), error=True)
-        prefix = self._checkpointer.save()
+            n_steps = self._shared.counters.read().steps
+            self._log.say(failure.leave(self._folder, self._failure, n_steps), error=True)
+        prefix = self._save()
         self._write_row()
-        self._log.say(f"saved {prefix}")
+        if prefix:
+            self._log.say(f"saved {prefix}")
         if self._evaluator is not None:
             self._evaluator.finish(lambda: bool(self._signals.received or self._failure))
             self._take_reports(math.inf)
         return self._conclude()
+
+    def _save(self) -> pathlib.Path | None:
+        """Save, or say why that is not possible now; the run is worth going on."""
+        try:
+            prefix = self._checkpointer.save(self._read_position)
+        except CannotSave as error:
+            self._is_saved = False
+            self._log.say(f"{error}; what was saved before is intact", error=True)
+            return None
+        if not self._is_saved:
+            self._log.say("checkpoints can be saved again")
+        self._is_saved = True
+        return prefix
+
+    def _read_position(self) -> Position:
+        # There are fewer workers, or none, where a signal came while they were being made.
+        not_made = self._positions[len(self._workers) :]
+        return Position(
+            [*(worker.position for worker in self._workers), *not_made], self._log.n_bytes()
+        )
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
         next_row = time.monotonic() + self._params.manager_wake_interval_seconds
@@ -222,13 +310,13 @@ class _Watch:
             if self._evaluator is not None:
                 self._evaluator.begin_if_due()
             counts = self._shared.counters.read()
-            self._log.move_bar(counts.steps, counts.games, self._mean_of_last("score"))
+            self._log.move_bar(counts.steps, counts.games, self._means_of_last()[0])
             now = time.monotonic()
             if now >= next_row:
                 self._write_row()
                 next_row = now + self._params.manager_wake_interval_seconds
             if now >= next_checkpoint:
-                self._checkpointer.save()
+                self._save()
                 next_checkpoint = time.monotonic() + self._params.ckpt_interval_seconds
 
     def _note_evaluation(self, evaluated: Evaluated) -> None:
@@ -251,7 +339,7 @@ class _Watch:
                 return
             match report:
                 case Game():
-                    self._last_games.append(report)
+                    self._last_games.append((report.score, report.length))
                     self._log.game(report.n_steps, report.score, report.length)
                 case Measurement():
                     self._last_measurement = report
@@ -265,13 +353,17 @@ class _Watch:
                     words = f"the evaluation at {report.n_steps:,} steps failed:"
                     self._log.say(f"{words}\n{report.traceback}".rstrip(), error=True)
 
-    def _mean_of_last(self, field: str) -> float:
-        games = [getattr(game, field) for game in self._last_games]
-        return float(np.mean(games)) if games else math.nan
+    def _means_of_last(self) -> tuple[float, float]:
+        """Mean score and length."""
+        if not self._last_games:
+            return math.nan, math.nan
+        score, length = np.mean(self._last_games, axis=0)
+        return float(score), float(length)
 
     def _write_row(self) -> None:
         counts, now = self._shared.counters.read(), time.monotonic()
         lag_mean, lag_max = self._shared.counters.take_policy_lag()
+        score, length = self._means_of_last()
         means = {name: _mean_of_finite(values) for name, values in self._measured.items()}
         self._measured.clear()
         figures = dict.fromkeys(logs.FIGURES, math.nan) | means
@@ -286,8 +378,8 @@ class _Watch:
             ),
             "misc/policy_lag_mean": lag_mean,
             "misc/policy_lag_max": lag_max,
-            "rl/episode_reward_mean_100": self._mean_of_last("score"),
-            "rl/episode_length_mean_100": self._mean_of_last("length"),
+            "rl/episode_reward_mean_100": score,
+            "rl/episode_length_mean_100": length,
             "rl/episodes": counts.games,
             # There is no worker where a signal came while they were being made.
             "rl/episode_value_mean": (
@@ -318,7 +410,7 @@ class _Watch:
             f"{ending} at {counts.steps:,} steps, {counts.updates:,} updates,"
             f" {counts.games:,} games"
         )
-        return self._signals.exit_status
+        return self._signals.exit_status if self._is_saved else 1
 
 
 def _mean_of_finite(values: Sequence[float]) -> float:

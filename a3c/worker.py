@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from a3c import debug_dump, losses, network, optimizer
+from a3c.position import WorkerPosition
 from a3c.shared import SharedState
 from a3c.stopping import StopFlag
 
@@ -59,7 +60,7 @@ class Rollout(NamedTuple):
 class Game(NamedTuple):
     """A game that ended; score, length and seconds as Monitor counted them."""
 
-    n_steps: int  # agent steps of the whole run, when it ended
+    n_steps: int  # agent steps of the whole run, with those of the rollout that it ended in
     score: float
     length: int
 
@@ -78,6 +79,8 @@ class Failure(NamedTuple):
     worker: int
     error: BaseException
     traceback: str
+    # The rollout, how much of it was collected, and the worker's own weights.
+    arrays: Mapping[str, np.ndarray] | None = None
 
 
 Report = Game | Measurement | Failure
@@ -86,6 +89,8 @@ Report = Game | Measurement | Failure
 class GameResult(Protocol):
     """A game that ended, as Monitor counted it."""
 
+    @property
+    def env(self) -> int: ...
     @property
     def score(self) -> float: ...
     @property
@@ -111,6 +116,7 @@ class Environments(Protocol):
     observations: np.ndarray  # (T + 1, K, ...)
     final_observations: np.ndarray  # (K, ...)
     n_frames: int
+    next_games: list[int]
 
     def reset(self, slot: int) -> None: ...
     def step(self, actions: np.ndarray, slot: int) -> StepResult: ...
@@ -211,9 +217,11 @@ class Traced:
         with tf.GradientTape() as tape:
             result, returns, values, _ = self._losses(weights, rollout)
         gradients = tape.gradient(result.combined, weights)
+        finite = tf.debugging.check_numerics(result.combined, "loss not finite")
         if self._debug:
             self._dump(rollout, returns, values, result.advantages)
-        norm = self._shared.apply(gradients, learning_rate)
+        with tf.control_dependencies([finite]):
+            norm = self._shared.apply(gradients, learning_rate)
         for name, variable in weights.items():
             variable.assign(self._shared.weights[name])
         return norm
@@ -297,7 +305,9 @@ class Worker:
         generator: np.random.Generator,
         stop: StopFlag,
         report: Callable[[Report], None],
+        n_rows: Sequence[int] | None = None,
     ) -> None:
+        """`n_rows`: of each environment, the games that its monitor file has already."""
         self.number = number
         self._shared, self._local, self._envs = shared, local, envs
         self._hyperparameters = hyperparameters
@@ -312,12 +322,18 @@ class Worker:
             np.zeros((n_steps, n_envs), np.float32),
             np.zeros((n_steps, n_envs), np.float32),
         )
+        self._n_collected = 0  # steps of it that are this rollout's
         # Of each environment's training episode under way: the values estimated so far, for
         # rl/episode_value_mean.
         self._value_sums = np.zeros(n_envs)
         self._n_values = np.zeros(n_envs, np.int64)
         # Of the latest that ended; the main thread reads it for the logs.
         self.episode_value_mean = float("nan")
+        # Of the rollout under way. A game counts when its last step has been learned from.
+        self._games: list[GameResult] = []
+        self._n_rows = list(n_rows or [0] * n_envs)
+        # As of the last update; the main thread reads it while the gate is shut.
+        self.position = self._position()
         # The local network was copied when it was made, before any worker ran.
         self._n_updates_at_copy = shared.counters.read().updates
 
@@ -328,8 +344,16 @@ class Worker:
             self._envs.reset(slot=self._hyperparameters.steps_per_update)
             self._work()
         except BaseException as error:
-            self._report(Failure(self.number, error, traceback.format_exc()))
-            self._stop.set()
+            self._stop.set()  # before anything slow: nobody is to learn after this
+            text = traceback.format_exc()
+            self._report(Failure(self.number, error, text, self._arrays()))
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "n_steps_collected": np.array(self._n_collected),
+            **{name: array.copy() for name, array in self._rollout._asdict().items()},
+            **{f"weights/{name}": v.numpy() for name, v in self._local.weights.items()},
+        }
 
     def _work(self) -> None:
         n_rollouts = n_frames_counted = 0
@@ -342,15 +366,35 @@ class Worker:
                 if self._stop.is_set():
                     return
                 n_steps_done = self._shared.counters.read().steps
-                self._local.learn(self._rollout, self._learning_rate(n_steps_done))
+                try:
+                    self._local.learn(self._rollout, self._learning_rate(n_steps_done))
+                except BaseException:
+                    self._stop.set()  # here already, where others wait for their turn
+                    raise
                 n_frames = self._envs.n_frames
                 counts = self._shared.counters.add_update(
                     self._n_steps_per_rollout,
                     n_frames - n_frames_counted,
                     self._n_updates_at_copy,
+                    len(self._games),
                 )
                 n_frames_counted, self._n_updates_at_copy = n_frames, counts.updates
+                self._count_games(counts.steps)
+                self.position = self._position()
             n_rollouts += 1
+
+    def _count_games(self, n_steps: int) -> None:
+        for game in self._games:
+            self._n_rows[game.env] += 1
+            self._report(Game(n_steps, game.score, game.length))
+        self._games.clear()
+
+    def _position(self) -> WorkerPosition:
+        return WorkerPosition(
+            self._generator.bit_generator.state,
+            list(self._envs.next_games),
+            list(self._n_rows),
+        )
 
     def _learning_rate(self, n_steps_done: int) -> np.float32:
         h = self._hyperparameters
@@ -362,6 +406,7 @@ class Worker:
         """Fill the rollout, going on where the last one ended. False if stopped on the way."""
         observations, actions, rewards, continues = self._rollout
         observations[0] = observations[-1]
+        self._n_collected = 0
         for t in range(len(actions)):
             if self._stop.is_set():
                 return False
@@ -377,9 +422,8 @@ class Worker:
                 hidden = self._local.evaluate_last(self._envs.final_observations).numpy()[:, -1]
                 rewards[t] += self._hyperparameters.discount * np.where(only_truncated, hidden, 0)
             self._note_values(values, ended)
-            for game in step.games:
-                n_steps = self._shared.counters.add_game().steps
-                self._report(Game(n_steps, game.score, game.length))
+            self._games.extend(step.games)
+            self._n_collected = t + 1
         return True
 
     def _note_values(self, values: np.ndarray, ended: np.ndarray) -> None:

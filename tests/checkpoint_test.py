@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from a3c import checkpoint
-from a3c.checkpoint import Checkpointer, Subject, UnusableCheckpoint
+from a3c.checkpoint import CannotSave, Checkpointer, Subject, UnusableCheckpoint
 from a3c.shared import Counters, Counts, Gate, SharedState
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -44,6 +44,7 @@ def make_shared(seed: int = 0, counts: Counts | None = None) -> SharedState:
 def make_checkpointer(
     folder: pathlib.Path, shared: SharedState | None = None, n_kept: int = 3
 ) -> Checkpointer:
+    folder.mkdir(exist_ok=True)
     return Checkpointer(folder, shared or make_shared(counts=COUNTS), SUBJECT, PARAMS, n_kept)
 
 
@@ -396,9 +397,11 @@ def test_a_save_that_fails_shows_nothing_of_itself(tmp_path, monkeypatch):
     for failing in ("fsync", "replace"):
         with monkeypatch.context() as patch:
             patch.setattr(*_failing(failing))
-            with pytest.raises(OSError, match="no space"):
+            with pytest.raises(CannotSave, match=r"^cannot save .*/ckpt-10: no space left"):
                 checkpointer.save()
         assert checkpoint.find(tmp_path) == before
+        # Nor does it take up room.
+        assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-0"}
         with pytest.raises(UnusableCheckpoint):
             checkpoint.find(tmp_path / "ckpt-10")
     shared.counters.add_update(10, 10, 0)
@@ -420,7 +423,7 @@ def test_saving_again_without_a_step_between_leaves_a_whole_checkpoint_at_every_
     prefix = checkpointer.save()
     with monkeypatch.context() as patch:
         patch.setattr(*_failing("fsync"))
-        with pytest.raises(OSError, match="no space"):  # as if killed before the JSON
+        with pytest.raises(CannotSave, match="no space"):  # as if killed before the JSON
             checkpointer.save()
     checkpoint.read_info(prefix)
     assert checkpointer.save() == prefix

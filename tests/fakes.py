@@ -13,6 +13,7 @@ import numpy as np
 class FakeGame(NamedTuple):
     """What a worker reads of a game that ended."""
 
+    env: int
     score: float
     length: int
 
@@ -48,6 +49,7 @@ class NumberedEnvs:
         self.final_observations = np.full((n_envs, 3), 1e6, np.float32)
         self.n_frames = 0
         self.n_steps = 0
+        self.next_games = [0] * n_envs
         self._terminations, self._truncations = terminations, truncations
         self._on_step = on_step
         self._episodes = np.zeros(n_envs, int)
@@ -71,7 +73,7 @@ class NumberedEnvs:
         true_observations = np.empty((n_envs, 3), np.float32)
         self._show(true_observations)
         self.final_observations[truncated] = true_observations[truncated]
-        games = [FakeGame(n, int(self._lengths[k])) for k in np.flatnonzero(terminated)]
+        games = [FakeGame(int(k), n, int(self._lengths[k])) for k in np.flatnonzero(terminated)]
         for k in np.flatnonzero(terminated | truncated):
             self._episodes[k] += 1
             self._lengths[k] = 0
@@ -92,6 +94,7 @@ class BanditEnvs:
         self.observations = np.zeros((n_slots, n_envs, 2), np.float32)
         self.final_observations = np.zeros((n_envs, 2), np.float32)
         self.n_frames = 0
+        self.next_games = [0] * n_envs
         self._generator = np.random.default_rng(seed)
         self._shown = np.zeros(n_envs, int)
 

@@ -17,10 +17,12 @@ ALLOWED: dict[str, set[str]] = {
     "seeding": set(),
     "run_dir": {"params"},
     "atari_scores": set(),
+    "position": set(),
     # the environment side
+    "appending": set(),
     "preprocessing": set(),
     "debug_wrappers": set(),
-    "monitor": set(),
+    "monitor": {"appending"},
     "colours": set(),
     "env_process": {"monitor"},
     "env": {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "seeding"},
@@ -28,12 +30,18 @@ ALLOWED: dict[str, set[str]] = {
     "network": set(),
     "losses": set(),
     "optimizer": set(),
-    "logs": set(),
+    "events": {"appending"},
+    "logs": {"appending", "events"},
     "debug_dump": set(),
     "stopping": set(),
     "shared": {"network", "optimizer"},
-    "checkpoint": {"shared"},
-    "worker": {"losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"},
+    "checkpoint": {"shared", "position", "appending"},
+    "worker": {
+        *("losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"),
+        "position",
+    },
+    "failure": {"worker"},
+    "resume": {"params", "run_dir", "checkpoint"},
     # pictures for people
     "views": {"debug_wrappers", "screens"},
     "screens": set(),
@@ -47,8 +55,8 @@ ALLOWED["training"] = set(ALLOWED)
 
 ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "env"}
 NETWORK_SIDE = {
-    *("network", "losses", "optimizer", "logs", "debug_dump", "stopping"),
-    *("shared", "checkpoint", "worker"),
+    *("network", "losses", "optimizer", "events", "logs", "debug_dump", "stopping"),
+    *("shared", "checkpoint", "worker", "position", "failure", "resume"),
 }
 EMULATORS = {"gymnasium", "ale_py"}
 

@@ -50,6 +50,7 @@ class TableEnvs:
         self.observations = np.zeros((n_slots, n_envs, n_states), np.float32)
         self.final_observations = np.zeros((n_envs, n_states), np.float32)
         self.n_frames = 0
+        self.next_games = [0] * n_envs
         self._shown = np.eye(n_states, dtype=np.float32)
         self._move = move
         self._states = [0] * n_envs
@@ -306,6 +307,7 @@ class VisualEnvs:
         self.observations = np.zeros((n_slots, N_VISUAL_ENVS, 84, 84, 4), np.uint8)
         self.final_observations = np.zeros((N_VISUAL_ENVS, 84, 84, 4), np.uint8)
         self.n_frames = 0
+        self.next_games = [0] * N_VISUAL_ENVS
         self.rewards: list[float] = []
 
     def reset(self, slot: int) -> None:

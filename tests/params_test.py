@@ -416,12 +416,29 @@ def test_args_json_is_read_strictly(part, name, value, words):
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+ALWAYS = ("env_id", "preset")
+
+
+def test_a_flag_younger_than_the_file_has_its_presets_default():
+    """Analytic: each but two may be missing, and the source says that it was."""
+    for preset in ("ocd", "paper"):
+        parsed = params.parse(["--preset", preset, PONG])
+        for name in set(params.KNOBS) - {*ALWAYS, "network", "lr_decay_to_zero_by_n_steps"}:
+            content = params.to_json(parsed)
+            del content["params"][name], content["sources"][name]
+            assert params.from_json(content) == (
+                parsed.params,
+                parsed.sources | {name: "not recorded"},
+            )
+
+
 def test_args_json_must_be_whole():
-    """Analytic: no name may be missing, in either part, and nothing else is an object of ours."""
+    """Analytic: no name may be missing in one part alone, and nothing else is an object of ours."""
     for name in params.KNOBS:
-        for part in ("params", "sources"):
+        for parts in (["params"], ["sources"], *[["params", "sources"]] * (name in ALWAYS)):
             content = params.to_json(params.parse([PONG]))
-            del content[part][name]
+            for part in parts:
+                del content[part][name]
             with pytest.raises(BadInput, match=f"missing.*{name}"):
                 params.from_json(content)
     others: list[object] = [None, [], {}, {"params": {}}, {"params": [], "sources": {}}, "x", 3]

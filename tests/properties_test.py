@@ -44,6 +44,7 @@ class Scripted:
         self.observations = np.zeros((n_slots, n_envs, 1), np.float32)
         self.final_observations = np.zeros((n_envs, 1), np.float32)
         self.n_frames = 0
+        self.next_games = [0] * n_envs
         self.shown: list[np.ndarray] = []  # after the reset and after each step
         self.final: list[np.ndarray] = []  # of each step, whether it ended or not
         self._script, self._n_shown = script, 0

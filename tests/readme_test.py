@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
 
 # Made by set-up or by a run; not in the repository.
-MADE_LATER = {".pipenv", ".venv", "checkpoints", "monitor", "runs"}
+MADE_LATER = {".pipenv", ".venv", "checkpoints", "failure", "monitor", "runs"}
 # Beside folders (a/), names with these endings are taken for the repository's own files.
 OWN_ENDINGS = {".cff", ".lock", ".md", ".py", ".toml", ".yml"}
 FOLDERS_IN_WORDS = re.compile(r"(?<![\w./-])(?:a3c|benchmarks|images|results|tests)/[\w./-]*")
@@ -145,9 +145,7 @@ def make_targets(root: pathlib.Path) -> set[str]:
 
 def train_flags() -> set[str]:
     """The flags of train.py."""
-    return {f"--{name}" for name in params.Params.__dataclass_fields__ if name != "env_id"} | {
-        "--help"
-    }
+    return params.FLAGS
 
 
 def flags_in(source: str) -> set[str]:

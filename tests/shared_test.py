@@ -190,13 +190,12 @@ SLOW_COUNTS = Counts(*map(SlowInt, (0, 0, 0, 0)))
 
 
 def test_counts_are_exact_under_sixteen_threads() -> None:
-    """Analytic: 16 threads count 50 updates of 5 steps and 21 frames, and 50 games, each."""
+    """Analytic: 16 threads count 50 updates of 5 steps, 21 frames and one game, each."""
     counters = Counters(10**9, SLOW_COUNTS)
 
     def count() -> None:
         for _ in range(50):
-            counters.add_update(5, 21, 0)
-            counters.add_game()
+            counters.add_update(5, 21, 0, 1)
 
     run_threads([count] * 16)
     assert counters.read() == Counts(
@@ -213,11 +212,9 @@ def test_counts_are_exact_when_sixteen_threads_are_stopped() -> None:
     def work(mine: int) -> None:
         while not stopped.is_set() and counters.reserve(5):
             steps, updates, games, frames = done[mine]
-            counters.add_update(5, 20 + mine, updates)
-            if updates % 3 == 0:
-                counters.add_game()
-                games += 1
-            done[mine] = Counts(steps + 5, updates + 1, games, frames + 20 + mine)
+            n_games = updates % 3
+            counters.add_update(5, 20 + mine, updates, n_games)
+            done[mine] = Counts(steps + 5, updates + 1, games + n_games, frames + 20 + mine)
 
     def stop() -> None:
         wait_until(lambda: counters.read().updates >= 500)
@@ -286,8 +283,7 @@ def test_restored_counts_go_on() -> None:
     assert counters.read() == Counts(95, 19, 3, 400)
     assert counters.reserve(10)
     assert not counters.reserve(10)
-    assert counters.add_update(10, 40, 19) == Counts(105, 20, 3, 440)
-    assert counters.add_game() == Counts(105, 20, 4, 440)
+    assert counters.add_update(10, 40, 19, n_games=2) == Counts(105, 20, 5, 440)
     assert counters.take_policy_lag() == (0.0, 0.0)
 
 

@@ -232,6 +232,20 @@ class Vector(gymnasium.Env):
         return observation, 10.0 * action, self._n_steps == self._length, False, {}
 
 
+class Drawn(Vector):
+    """Observes numbers drawn anew each step, and nothing of the games before; 5 steps a game."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.np_random.normal(size=2), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        _, reward, *rest = super().step(action)
+        return self.np_random.normal(size=2), reward, *rest
+
+
 class RaisesInInit(Vector):
     """Cannot be built."""
 
@@ -310,7 +324,7 @@ def _register() -> None:
     }
     for name, kwargs in variants.items():
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
-    for toy in (Side, Dot, Vector, RaisesInInit, LosesConnection, RaisesInStep, HangsInStep):
+    for toy in (Side, Dot, Vector, Drawn, RaisesInInit, LosesConnection, RaisesInStep, HangsInStep):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
     for toy in (Continuous, FromOne, Dictionary, Bytes, Camera):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")

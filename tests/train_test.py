@@ -132,7 +132,7 @@ def test_the_run_folder_holds_what_is_promised(finished):
     (events,) = (name for name in names if name.startswith("events.out.tfevents."))
     assert names == {
         *("args.json", "command.txt", "git.txt", "versions.txt", "progress.csv", "log.txt"),
-        *("checkpoints", "monitor", events),
+        *("checkpoints", "monitor", "lock", events),
     }
     assert [path.name for path in (run.folder / "monitor").iterdir()] == ["0.0.monitor.csv"]
     header, columns, *games = (run.folder / "monitor/0.0.monitor.csv").read_text().splitlines()
@@ -470,11 +470,16 @@ def test_a_restored_run_counts_on_and_says_what_differs(ended, finished):
 
 
 def test_a_worker_that_fails_saves_and_gives_1(ended):
-    """Analytic: the traceback comes once, on stderr and in the log, though both workers fail."""
+    """Analytic: one line, on stderr and in the log, though both workers fail; the rest in files."""
     run, status, _, _ = ended["broken"]
     assert status == 1
-    assert run.err().count("\nRuntimeError: the joystick broke\n") == 1
-    assert len(re.findall(r"worker \d failed:", run.err())) == 1
+    assert re.fullmatch(
+        r"worker \d failed at 0 steps: EnvError: worker \d, environment 0 failed: …"
+        r" RuntimeError: the joystick broke; see run/failure/traceback\.txt,[^\n]*\n",
+        run.err(),
+    )
+    text = (run.folder / "failure/traceback.txt").read_text()
+    assert text.endswith("\nRuntimeError: the joystick broke\n\n")
     assert run.err() in run.log()
     assert "RuntimeError" not in run.out()
     assert run.info().counters["updates"] == 0

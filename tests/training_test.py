@@ -6,6 +6,8 @@ import math
 import os
 import pathlib
 import queue
+import re
+import shutil
 import signal
 import threading
 import time
@@ -18,7 +20,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c import checkpoint, evaluation, logs, network, params, stopping, training
+from a3c import checkpoint, evaluation, logs, network, params, resume, stopping, training
 from a3c.checkpoint import Subject
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopSignals
@@ -237,9 +239,11 @@ def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
         assert out.endswith("stopped at 16 steps, 4 updates, 5 games\n")
         assert err == ""
     else:
-        assert err.startswith("worker 0 failed:\nTraceback (most recent call last):\n")
-        assert err.endswith("RuntimeError: the joystick broke\n")
-        assert err.count("Traceback") == 1
+        assert err == (
+            "worker 0 failed at 16 steps: RuntimeError: the joystick broke;"
+            f" see {run.folder}/failure/traceback.txt,"
+            f" and numpy.load('{run.folder}/failure/rollout.npz')\n"
+        )
         assert err in run.log()
         assert "finished" not in run.log()
 
@@ -255,6 +259,30 @@ def test_a_run_that_is_stopped_before_it_began_saves(tmp_path, signals, capsys):
     out, err = capsys.readouterr()
     assert out.endswith("stopped at 0 steps, 0 updates, 0 games\n")
     assert err == ""
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_folder_that_is_lost_on_the_way_is_told(tmp_path, signals, capsys, how):
+    """Analytic: training goes on to its end, whose status is 1; the folder is not made anew."""
+    folder = tmp_path / "run"
+
+    def lose_it(n: int) -> None:
+        if n == 10:
+            shutil.rmtree(folder if how == "removed" else folder / "checkpoints")
+        if n == 10 and how == "replaced":
+            (folder / "checkpoints").touch()
+
+    run = train(folder, signals, Envs(on_step=lose_it))
+    assert run.status == 1
+    out, err = capsys.readouterr()
+    assert re.fullmatch(
+        rf"cannot save {folder}/checkpoints/ckpt-40: .*(directory|exist).*; what was saved before"
+        r" is intact\n",
+        err,
+    )
+    assert "finished at 40 steps" in out
+    assert "saved" not in out
+    assert folder.exists() == (how == "replaced")
 
 
 def test_an_error_of_the_watch_itself_stops_the_workers(tmp_path, signals, monkeypatch):
@@ -442,7 +470,10 @@ def watched(signals, monkeypatch):
     reports: queue.SimpleQueue = queue.SimpleQueue()
     log = FakeLog()
     worker = types.SimpleNamespace(episode_value_mean=9.0)
-    watch = training._Watch(parsed.params, shared, [worker], None, log, signals, reports)
+    folder = pathlib.Path("nowhere")
+    watch = training._Watch(
+        parsed.params, folder, shared, [worker], None, log, signals, reports, []
+    )
     return Watched(watch, log, counters, reports.put, clock)
 
 
@@ -508,7 +539,7 @@ def test_games_are_averaged_over_the_last_hundred(watched):
     assert row["rl/episode_reward_mean_100"] == np.mean(range(30, 130))
     assert row["rl/episode_length_mean_100"] == 3 * np.mean(range(30, 130))
     assert watched.log.games == [(n, float(n), 3 * n) for n in range(130)]
-    assert training.GAMES_IN_MEAN == 100
+    assert resume.GAMES_IN_MEAN == 100
 
 
 def test_the_first_failure_is_the_one_that_is_told(watched):

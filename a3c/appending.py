@@ -1,0 +1,61 @@
+"""Lines appended to a file, however full its disk is.
+
+What does not fit waits in memory, and goes first when there is room again. Half a line that went
+out before the disk was full gets its other half then. Nothing here raises: a run is worth more than
+its logs.
+"""
+
+import os
+from typing import BinaryIO
+
+# Days of rows and lines; what comes beyond is lost.
+MAX_WAITING_BYTES = 2**24
+
+
+class Appender:
+    """A file that lines are appended to, each on its way to the disk at once if it can be.
+
+    The file is opened by the first `write`; `header` goes into one that is empty.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], header: str = "") -> None:
+        self.path = path
+        self.error: str | None = None  # why something waits
+        self._header = header
+        self._file: BinaryIO | None = None
+        self._waiting = b""
+
+    def write(self, text: str = "") -> bool:
+        """Write this and what waits; False where it has to wait (on), and `error` says why."""
+        if len(self._waiting) < MAX_WAITING_BYTES:
+            self._waiting += text.encode("utf-8", "surrogateescape")
+        try:
+            if self._file is None:
+                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (open for long)
+                if self._file.tell() == 0:
+                    self._waiting = self._header.encode() + self._waiting
+            while self._waiting:
+                self._waiting = self._waiting[self._file.write(self._waiting) :]
+        except OSError as error:
+            self.error = in_words(error)
+            return False
+        self.error = None
+        return True
+
+    def n_bytes(self) -> int:
+        """The length of the file."""
+        return os.fstat(self._file.fileno()).st_size if self._file else 0
+
+    def close(self) -> None:
+        """Close the file; what still waits is lost."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def in_words(error: Exception) -> str:
+    """Why something could not be written: what the system said, by way of Python or TensorFlow."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    return said[0].rpartition("; ")[2].partition(" [Op:")[0]

@@ -1,0 +1,81 @@
+"""TensorBoard's files. Their horizontal axis is agent steps.
+
+Events that cannot be written, because the disk is full, are lost: TensorBoard has a gap there, and
+progress.csv has the rows. Afterwards they go to a new file, since the old one may end in half an
+event, behind which nothing is read.
+"""
+
+import pathlib
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from a3c.appending import in_words
+
+
+class Events:
+    """What TensorBoard shows of a run folder. Nothing here raises for want of a disk."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._writer: tf.summary.SummaryWriter | None = None
+        self.error: str | None = None  # why events are being lost
+
+    def scalars(self, n_steps: int, scalars: Mapping[str, float], *, flush: bool = False) -> None:
+        """Write some; with `flush`, to the disk now, for which a broken file is replaced."""
+        if self.error and not flush:
+            return
+        try:
+            if self._writer is None:
+                self._writer = tf.summary.create_file_writer(str(self._folder))
+            with self._writer.as_default(step=n_steps):
+                for name, value in scalars.items():
+                    tf.summary.scalar(name, value)
+            if flush:
+                self._writer.flush()
+            self.error = None
+        except (tf.errors.OpError, OSError) as error:
+            self._give_up(error)
+
+    def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
+        if self._writer is None:
+            return
+        try:
+            with self._writer.as_default(step=n_steps):
+                for name, array in arrays.items():
+                    tf.summary.histogram(name, array)
+        except (tf.errors.OpError, OSError) as error:
+            self._give_up(error)
+
+    def start_session(self, n_steps: int) -> None:
+        """Have TensorBoard drop what others wrote beyond so many steps.
+
+        In a file of its own, whose name comes after those there and before the next one's.
+        """
+        start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+        now = time.time()
+        path = self._folder / f"events.out.tfevents.{int(now)}"
+        try:
+            with tf.io.TFRecordWriter(str(path)) as writer:
+                for event in (
+                    tf.compat.v1.Event(wall_time=now, file_version="brain.Event:2"),
+                    # It drops this step and what comes after; at the second start that it sees,
+                    # for it takes the first one for the run's own, which ours has none of.
+                    *[tf.compat.v1.Event(wall_time=now, step=n_steps + 1, session_log=start)] * 2,
+                ):
+                    writer.write(event.SerializeToString())
+        except (tf.errors.OpError, OSError) as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        except (tf.errors.OpError, OSError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._writer = None
+        self.error = in_words(error)

@@ -1,0 +1,256 @@
+"""Go on with a run in its own folder, as if nothing had happened: `train.py --resume`.
+
+First everything is read and checked, then the folder is cut back to its newest whole checkpoint:
+rows of CSVs, lines of log.txt and newer checkpoints that are damaged belong to a time that is given
+up. Whatever interrupts the cutting, the next attempt does it again, and finds the same.
+
+A run that was killed before its first checkpoint begins at its start. One that an older version
+wrote goes on too, with less: its checkpoints do not say where games and draws stood.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TextIO
+
+from a3c import checkpoint, params, run_dir
+from a3c.params import KNOBS, BadInput, ParsedParams
+
+GAMES_IN_MEAN = 100
+# Of each CSV that grows with the run, the column that says at how many steps a row was written.
+STEPS_COLUMNS = {"progress.csv": "misc/steps", "evaluations.csv": "steps"}
+# Flags that say where a run came from, not how it goes on.
+_OF_ITS_START = {"log_dir", "run_name", "load_ckpt", "lr_decay_to_zero_by_n_steps"}
+
+
+class Run(NamedTuple):
+    """A run that can go on, and that this process now holds."""
+
+    folder: pathlib.Path
+    args: run_dir.RunArgs  # with what was given anew
+    info: checkpoint.Info | None  # None: it was killed before its first checkpoint
+    changed: dict[str, tuple[Any, Any]]  # what was given anew: before and now
+    lines: list[str]  # what to say of all this
+    lock: TextIO
+
+    @property
+    def parsed(self) -> ParsedParams:
+        return ParsedParams(self.args.params, self.args.sources)
+
+
+class Standing(NamedTuple):
+    """What the threads need to go on from where the run stands."""
+
+    next_games: list[list[int]] | None  # of each worker's environments; None: not known
+    generators: list[Mapping[str, Any]] | None  # states of those that draw each worker's actions
+    n_rows: list[list[int]]  # of each worker's environments, games in its monitor file
+    last_games: list[tuple[float, int]]  # score and length
+    t_start: float | None  # from which monitor files count their seconds; None: there is none yet
+
+
+def open_run(asked: params.Resume) -> Run:
+    """Lock and read a run folder; BadInput or UnusableCheckpoint where the run cannot go on."""
+    folder = pathlib.Path(asked.folder)
+    if not os.path.isfile(folder / run_dir.ARGS):
+        raise BadInput(f"{folder} is no run folder: it has no {run_dir.ARGS}")
+    lock = run_dir.lock(folder)
+    args = run_dir.read_args(folder)
+    parsed = params.resumed(ParsedParams(args.params, args.sources), asked.given)
+    checkpoints = folder / run_dir.CHECKPOINTS
+    info = None
+    if any(checkpoints.glob("ckpt-*.json")):
+        info, problems = checkpoint.newest_whole(checkpoints)
+        _check_same_run(folder, args, info)
+        n_steps = info.counters["steps"]
+        if n_steps >= parsed.params.n_steps:
+            raise BadInput(
+                f"{folder} is finished: it has {n_steps:,} steps of --n_steps"
+                f" {parsed.params.n_steps:,}; more can be given"
+            )
+        lines = [f"{p}; it is set aside, and the one before is taken" for p in problems]
+        lines.append(f"resumed {info.prefix} at {n_steps:,} steps")
+        if info.position is None:
+            lines.append(
+                "it does not say where games and random draws stood: they begin anew, with numbers"
+                " that were not used yet; log.txt stays as it is"
+            )
+    else:
+        lines = ["no checkpoint yet: the run begins at its start"]
+    before, now = dataclasses.asdict(args.params), dataclasses.asdict(parsed.params)
+    changed = {name: (before[name], now[name]) for name in KNOBS if before[name] != now[name]}
+    lines += [f"  {name}: {old!r} before, {new!r} now" for name, (old, new) in changed.items()]
+    lines += [
+        f"  {name}: not recorded, taken as {now[name]!r}"
+        for name, source in parsed.sources.items()
+        if source == "not recorded"
+    ]
+    args = args._replace(params=parsed.params, sources=parsed.sources)
+    return Run(folder, args, info, changed, lines, lock)
+
+
+def _check_same_run(folder: pathlib.Path, args: run_dir.RunArgs, info: checkpoint.Info) -> None:
+    """args.json carries no checksum, but each checkpoint has the same settings under one."""
+    for name, saved in info.params.items():
+        if name in KNOBS and not KNOBS[name].anew and name not in _OF_ITS_START:
+            value = getattr(args.params, name)
+            if value != saved or type(value) is not type(saved):
+                raise BadInput(
+                    f"{folder / run_dir.ARGS} says {name} {value!r}, and {info.prefix}.json"
+                    f" {saved!r}: one of them was changed"
+                )
+    p, position = args.params, info.position
+    if position is not None and [len(worker.n_rows) for worker in position.workers] != (
+        [p.envs_per_worker] * p.n_workers
+    ):
+        raise checkpoint.UnusableCheckpoint(
+            f"{info.prefix}.json has positions of other workers than the run's"
+        )
+
+
+def check_environment(run: Run, description: Mapping[str, Any]) -> None:
+    """Raise BadInput where the environment is not what the run began with."""
+    for name, now in json.loads(json.dumps(dict(description))).items():
+        before = run.args.environment.get(name, now)
+        if before != now:
+            raise BadInput(
+                f"{run.folder} began with an environment of {name} {before!r}, which now has"
+                f" {now!r}: are the versions in its versions.txt installed?"
+            )
+
+
+def cut_back(run: Run, argv: Sequence[str]) -> Standing:
+    """Bring the folder back to the checkpoint, and note in args.json that the run goes on."""
+    n_steps = run.info.counters["steps"] if run.info else 0
+    try:
+        for name in (run_dir.MONITOR, run_dir.CHECKPOINTS):
+            (run.folder / name).mkdir(exist_ok=True)
+        checkpoint.set_aside_newer(run.folder / run_dir.CHECKPOINTS, n_steps if run.info else -1)
+        for name, column in STEPS_COLUMNS.items():
+            _cut_after_steps(run.folder / name, column, n_steps)
+        _cut_monitor_files(run)
+        if run.info and run.info.position:
+            _cut(run.folder / "log.txt", run.info.position.log_bytes)
+    except OSError as error:
+        raise BadInput(f"cannot cut {run.folder} back to its checkpoint: {error}") from error
+    run_dir.record_resumption(
+        run.folder,
+        run.args,
+        {
+            "n_steps": n_steps,
+            "command": shlex.join(["python3", "train.py", *argv]),
+            "changed": run.changed,
+        },
+    )
+    return _standing(run)
+
+
+def _standing(run: Run) -> Standing:
+    p = run.args.params
+    games = {
+        (worker, env): list(_read_games(_monitor_file(run.folder, worker, env)))
+        for worker in range(p.n_workers)
+        for env in range(p.envs_per_worker)
+    }
+    by_time = sorted((game for found in games.values() for game in found), key=lambda game: game[2])
+    workers = run.info.position.workers if run.info and run.info.position else None
+    n_rows = [
+        [len(games[worker, env]) for env in range(p.envs_per_worker)]
+        for worker in range(p.n_workers)
+    ]
+    starts = [_t_start(_monitor_file(run.folder, *key)) for key in games]
+    return Standing(
+        next_games=[worker.next_games for worker in workers] if workers else None,
+        generators=[worker.generator for worker in workers] if workers else None,
+        n_rows=n_rows,
+        last_games=[(score, length) for score, length, _ in by_time[-GAMES_IN_MEAN:]],
+        t_start=next((start for start in starts if start is not None), None),
+    )
+
+
+def _monitor_file(folder: pathlib.Path, worker: int, env: int) -> pathlib.Path:
+    return folder / run_dir.MONITOR / f"{worker}.{env}.monitor.csv"
+
+
+def _cut_after_steps(path: pathlib.Path, column: str, n_steps: int) -> None:
+    """Cut off the rows of later steps; a damaged row among those that stay stays as well."""
+    columns: list[str] = []
+
+    def stays(number: int, fields: list[str]) -> bool:
+        if number == 0:
+            columns.extend(fields)
+            return True
+        return column in columns and float(fields[columns.index(column)]) <= n_steps
+
+    _cut_lines(path, stays)
+
+
+def _cut_monitor_files(run: Run) -> None:
+    p = run.args.params
+    for worker in range(p.n_workers):
+        for env in range(p.envs_per_worker):
+            path = _monitor_file(run.folder, worker, env)
+            _cut_lines(path, _row_stays(run, path, worker, env))
+
+
+def _row_stays(
+    run: Run, path: pathlib.Path, worker: int, env: int
+) -> Callable[[int, list[str]], bool]:
+    if run.info and run.info.position is None:
+        # All that an older version's checkpoint tells is when it was written.
+        until = os.stat(f"{run.info.prefix}.json").st_mtime - (_t_start(path) or 0.0)
+        return lambda number, fields: number < 2 or float(fields[2]) <= until
+    workers = run.info.position.workers if run.info and run.info.position else None
+    n_rows = workers[worker].n_rows[env] if workers else 0
+    return lambda number, fields: number < 2 + n_rows
+
+
+def _cut_lines(path: pathlib.Path, stays: Callable[[int, list[str]], bool]) -> None:
+    """Cut a file after the last whole line that stays, given its number and its fields."""
+    n_bytes = end = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file):
+                n_bytes += len(line)
+                try:
+                    fields = line.decode().rstrip("\r\n").split(",")
+                    if line.endswith(b"\n") and stays(number, fields):
+                        end = n_bytes
+                except (ValueError, IndexError):
+                    continue
+    except FileNotFoundError:
+        return
+    _cut(path, end)
+
+
+def _cut(path: pathlib.Path, n_bytes: int) -> None:
+    if path.exists() and path.stat().st_size > n_bytes:
+        os.truncate(path, n_bytes)
+
+
+def _t_start(path: pathlib.Path) -> float | None:
+    """From when a monitor file counts its seconds."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            t_start = json.loads(file.readline(1000).removeprefix("#"))["t_start"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return t_start if isinstance(t_start, float) and math.isfinite(t_start) else None
+
+
+def _read_games(path: pathlib.Path) -> Iterator[tuple[float, int, float]]:
+    """Score, length and time of each row; a damaged one counts as a row whose game is not known."""
+    try:
+        lines = path.read_bytes().splitlines()[2:]
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            score, length, seconds = line.split(b",")
+            game = float(score), int(length), float(seconds)
+        except ValueError:
+            game = math.nan, 0, 0.0
+        yield game

@@ -1,0 +1,167 @@
+"""A disk that is full for a while: nothing that was written before is lost, and nothing ends for it.
+
+No file may grow (RLIMIT_FSIZE) stands in for the full disk: it needs no rights, and can be lifted.
+"""
+
+import contextlib
+import csv
+import os
+import resource
+import signal
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from a3c import appending, checkpoint
+from tests import processes
+
+TRAIN = processes.ROOT / "train.py"
+FLAGS = "--no_xla --n_steps 1e9 --ckpt_interval_seconds 0.5 --manager_wake_interval_seconds 0.2"
+
+
+class Screen:
+    """What a process prints, read from a pipe: a limit on files does not hold for that."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = os.pipe()
+        os.set_blocking(self._ours, False)
+        self._shown = b""
+
+    def shows(self, text: str) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            while more := os.read(self._ours, 65536):
+                self._shown += more
+        return text in self._shown.decode()
+
+    def wait_for(self, *texts: str) -> None:
+        for text in texts:
+            processes.wait_until(lambda text=text: self.shows(text), text)
+
+    def forget(self) -> None:
+        self.shows("")
+        self._shown = b""
+
+    def close(self) -> None:
+        os.close(self._ours)
+        os.close(self.theirs)
+
+
+def let_files_grow(process, to: int) -> None:
+    """For every process of a run."""
+    for pid in processes.members(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (to, hard))
+
+
+@pytest.mark.slow
+def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
+    """Analytic: each file is whole, before, meanwhile and after; an end without room is status 1."""
+    screen = Screen()
+    options = {"stdout": screen.theirs, "stderr": screen.theirs}
+    with processes.dispositions():
+        process = processes.start(
+            [TRAIN, "--log_dir", "run", *FLAGS.split(), "tests.toys:toys/Drawn-v0"],
+            tmp_path,
+            **options,
+        )
+    folder = tmp_path / "run"
+    try:
+        # Something of each kind is there.
+        processes.wait_until(lambda: len(list(folder.glob("checkpoints/*.json"))) > 2, "3 saved")
+        screen.wait_for("steps/s")
+        let_files_grow(process, to=0)
+        screen.wait_for(
+            "cannot write progress.csv: File too large; training goes on\n",
+            "cannot write TensorBoard's events: File too large; training goes on\n",
+            "cannot write run/monitor/0.0.monitor.csv: File too large; its rows wait in memory\n",
+            "cannot save run/checkpoints/ckpt-",
+        )
+        before = checkpoint.read_info(checkpoint.find(folder)).counters
+        screen.forget()
+        screen.wait_for(": File too large; what was saved before is intact\n")  # again
+        assert checkpoint.read_info(checkpoint.find(folder)).counters == before
+
+        let_files_grow(process, to=resource.RLIM_INFINITY)
+        screen.wait_for(
+            "progress.csv is written again\n",
+            "TensorBoard's events is written again\n",
+            "checkpoints can be saved again\n",
+        )
+        after = checkpoint.read_info(checkpoint.find(folder)).counters
+        assert after["steps"] > before["steps"]
+
+        let_files_grow(process, to=0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(processes.DEADLINE_SECONDS) == 1
+        screen.wait_for("what was saved before is intact\n")
+        let_go = [
+            p.name for p in folder.glob("checkpoints/*") if "temp" in p.name or "tmp" in p.name
+        ]
+        assert let_go == []
+    finally:
+        processes.end(process)
+        screen.close()
+    newest = checkpoint.read_info(checkpoint.find(folder)).counters
+    assert newest["steps"] >= after["steps"]
+    with (folder / "progress.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    steps = [int(row["misc/steps"]) for row in rows]
+    assert steps == sorted(steps)
+    assert all(None not in row and None not in row.values() for row in rows)
+    # No game of the time without room is missing, but for those after the last checkpoint.
+    games = (folder / "monitor/0.0.monitor.csv").read_text().splitlines()[2:]
+    assert all(len(game.split(",")) == 3 for game in games[:-1])
+    assert len(games) >= newest["games"]
+    events = EventAccumulator(str(folder)).Reload()
+    shown = [event.step for event in events.Tensors("misc/steps")]
+    assert min(shown) <= before["steps"]
+    assert max(shown) > before["steps"]
+
+
+def test_what_does_not_fit_waits_and_comes_first(tmp_path):
+    """Analytic: half a line went out; the other half comes before the next line, and once."""
+    path = tmp_path / "lines"
+    lines = appending.Appender(path, "head\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
+        assert not lines.write("first\n")
+        assert lines.error == "File too large"
+        assert path.read_bytes() == b"head\nfir"
+        assert not lines.write("second\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert lines.write("third\n")
+    assert lines.error is None
+    assert path.read_text() == "head\nfirst\nsecond\nthird\n"
+    assert lines.n_bytes() == 24
+    lines.close()
+    again = appending.Appender(path, "head\n")
+    assert again.write("fourth\n")
+    assert path.read_text() == "head\nfirst\nsecond\nthird\nfourth\n"
+    again.close()
+
+
+def test_what_waits_is_bounded(tmp_path, monkeypatch):
+    """Analytic: a file that can never be written takes no more memory than is said."""
+    monkeypatch.setattr(appending, "MAX_WAITING_BYTES", 100)
+    lines = appending.Appender(tmp_path / "no" / "lines")
+    assert not any(lines.write("0123456789\n") for _ in range(1000))
+    (tmp_path / "no").mkdir()
+    assert lines.write()
+    assert (tmp_path / "no" / "lines").read_text() == "0123456789\n" * 10
+    lines.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(28, "No space left on device", "/x"), "No space left on device"),
+        (ValueError(""), "ValueError"),
+        (ValueError("{{node}} a/b; File too large [Op:SaveV2]\nmore"), "File too large"),
+    ],
+)
+def test_the_reason_is_told_in_words(error, words):
+    """Analytic: the system's words, without TensorFlow's around them."""
+    assert appending.in_words(error) == words

@@ -1,0 +1,369 @@
+"""Going on in the same folder: bit for bit where games begin, and in clear words where it cannot."""
+
+import csv
+import json
+import os
+import pathlib
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+
+import train
+from a3c import checkpoint, events, network, params, position, resume, run_dir
+from a3c.params import BadInput
+from tests import processes
+
+DRAWN = "tests.toys:toys/Drawn-v0"
+PONG = "tests.toys:toys/ShortPong-v0"
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path, monkeypatch):
+    """Runs of train.py's main in this process, each in a folder below an empty one."""
+    monkeypatch.setattr(network, "compute_in_calling_threads", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield tmp_path
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def run(*arguments: str) -> int:
+    return train.main(["--no_xla", *arguments] if "--resume" not in arguments else arguments)
+
+
+def games(folder: str) -> list[tuple[str, ...]]:
+    """File, score and length of every game."""
+    return [
+        (path.name, *line.split(",")[:2])
+        for path in sorted(pathlib.Path(folder, "monitor").iterdir())
+        for line in path.read_text().splitlines()[2:]
+    ]
+
+
+def tensors(folder: str) -> dict[str, bytes]:
+    """Weights and statistics of the newest checkpoint."""
+    reader = tf.train.load_checkpoint(str(checkpoint.find(pathlib.Path(folder))))
+    return {
+        name: reader.get_tensor(name).tobytes()
+        for name in sorted(reader.get_variable_to_shape_map())
+        if name.startswith(("weights/", "mean_squares/"))
+    }
+
+
+def info(folder: str) -> checkpoint.Info:
+    return checkpoint.read_info(checkpoint.find(pathlib.Path(folder)))
+
+
+def rows(folder: str) -> list[dict[str, str]]:
+    with pathlib.Path(folder, "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# Bit for bit
+
+
+@pytest.mark.parametrize(
+    ("env_id", "flags", "n_steps"),
+    [
+        (DRAWN, "--network mlp", (60, 120, 200)),
+        (DRAWN, "--network mlp --envs_per_worker 2 --seed 3", (200, 400)),
+        (PONG, "--network small --steps_per_update 35 --max_n_noops 0", (105, 210)),
+    ],
+    ids=["vectors", "two environments", "frames"],
+)
+def test_a_run_that_is_resumed_where_games_begin_is_the_one_never_stopped(env_id, flags, n_steps):
+    """Golden: weights, statistics, games, counters, and where draws and games stand; to the bit."""
+    assert run(*flags.split(), "--log_dir", "whole", "--n_steps", str(n_steps[-1]), env_id) == 0
+    first, *more = map(str, n_steps)
+    assert run(*flags.split(), "--log_dir", "parts", "--n_steps", first, env_id) == 0
+    for n in more:
+        assert run("--resume", "parts", "--n_steps", n) == 0
+    assert len(tensors("whole")) >= 20
+    assert tensors("whole") == tensors("parts")
+    assert games("whole") == games("parts")
+    assert len(games("whole")) >= 6
+    one, other = info("whole"), info("parts")
+    assert one.counters["steps"] == n_steps[-1]
+    assert {**one.counters, "frames": 0} == {**other.counters, "frames": 0}
+    assert one.position.workers == other.position.workers
+    # The window of the last 100 games goes on, too.
+    mean = "rl/episode_reward_mean_100"
+    assert rows("whole")[-1][mean] == rows("parts")[-1][mean]
+
+
+# What is cut back, and what is refused
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory):
+    """A run of two workers with checkpoints at 0, 40 and 80 steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "compute_in_calling_threads", lambda: None)
+        patch.chdir(tmp_path_factory.mktemp("made"))
+        flags = ["--network", "mlp", "--n_workers", "2", "--log_dir", "run"]
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = [signal.getsignal(number) for number in numbers]
+        assert run(*flags, "--n_steps", "40", DRAWN) == 0
+        assert run("--resume", "run", "--n_steps", "80") == 0
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        yield pathlib.Path("run").absolute()
+
+
+@pytest.fixture
+def copy(two_checkpoints, work):
+    """A copy of it, by the same name in the working directory."""
+    return pathlib.Path(shutil.copytree(two_checkpoints, "run"))
+
+
+def open_run(*given: str) -> resume.Run:
+    asked = params.parse(["--resume", "run", *given])
+    opened = resume.open_run(asked)
+    opened.lock.close()
+    return opened
+
+
+def refusal(*given: str) -> str:
+    with pytest.raises((BadInput, checkpoint.UnusableCheckpoint)) as error:
+        open_run(*given)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("", "run is finished: it has 80 steps of --n_steps 80"),
+        ("--n_steps 70", "run is finished"),
+        ("--initial_lr 1e-3 --n_steps 90", "--initial_lr is 1e-4"),
+        ("--n_workers 3 --n_steps 90", "--n_workers is 2"),
+        ("--seed 1", "--seed is 0"),
+        ("--log_dir other", "--log_dir is run"),
+        ("--preset paper", "--preset is ocd"),
+        ("CartPole-v1", "env_id is tests.toys:toys/Drawn-v0"),
+        ("--lr_decay_to_zero_by_n_steps 100", "--lr_decay_to_zero_by_n_steps is none"),
+    ],
+)
+def test_what_would_change_training_is_refused_by_name(copy, given, words):
+    """Analytic: one line for each, and nothing in the folder changes but the lock."""
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    line = refusal(*given.split())
+    assert line.startswith(words)
+    assert "\n" not in line
+    assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
+
+
+def test_what_does_not_change_training_may_be_given_anew(copy):
+    """Analytic: and so may what the run has anyway."""
+    flags = ["--n_steps", "100", "--keep_ckpts", "5", "--detailed_logs", "--seed", "0", DRAWN]
+    opened = open_run(*flags)
+    assert opened.changed == {
+        "n_steps": (80, 100),
+        "keep_ckpts": (3, 5),
+        "detailed_logs": (False, True),
+    }
+    assert opened.parsed.sources["keep_ckpts"] == "command line"
+    assert opened.lines[0] == "resumed run/checkpoints/ckpt-80 at 80 steps"
+    assert "  n_steps: 80 before, 100 now" in opened.lines
+
+
+def test_the_schedules_end_is_frozen():
+    """Analytic: more steps than that need a new end, and only those may have one."""
+    saved = params.parse(["--preset", "paper", "--n_steps", "100", "X-v1"])
+    assert saved.params.lr_decay_to_zero_by_n_steps == 100
+    fewer = params.resumed(saved, {"n_steps": 90})
+    assert (fewer.params.n_steps, fewer.params.lr_decay_to_zero_by_n_steps) == (90, 100)
+    with pytest.raises(BadInput, match="past the end of the learning rate's schedule"):
+        params.resumed(saved, {"n_steps": 101})
+    with pytest.raises(BadInput, match="--lr_decay_to_zero_by_n_steps is 100 in the run"):
+        params.resumed(saved, {"lr_decay_to_zero_by_n_steps": 200})
+    with pytest.raises(BadInput, match="comes before the end of training"):
+        params.resumed(saved, {"n_steps": 150, "lr_decay_to_zero_by_n_steps": 120})
+    longer = params.resumed(saved, {"n_steps": 150, "lr_decay_to_zero_by_n_steps": 200})
+    assert (longer.params.n_steps, longer.params.lr_decay_to_zero_by_n_steps) == (150, 200)
+    assert longer.sources["lr_decay_to_zero_by_n_steps"] == "command line"
+
+
+def test_a_run_under_way_is_not_resumed(copy):
+    """Analytic: nor is one that another process resumes; when that is killed, the lock is gone."""
+    script = (
+        "import pathlib, sys, time; from a3c import run_dir;"
+        "lock = run_dir.lock(pathlib.Path('run')); print('held', flush=True); time.sleep(600)"
+    )
+    process = processes.start(["-c", script], pathlib.Path("holder"), cwd=".")
+    try:
+        processes.wait_for_line(pathlib.Path("holder/stdout"), "held", process)
+        assert refusal("--n_steps", "90") == "run is in use: a run is under way in it"
+        process.kill()
+        process.wait()
+        assert open_run("--n_steps", "90").info.counters["steps"] == 80
+    finally:
+        processes.end(process)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "no json", "no tensors"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(copy, damage):
+    """Analytic: it says which and why, and what came after that one is cut away."""
+    tensors_file = copy / "checkpoints/ckpt-80.data-00000-of-00001"
+    if damage == "cut":
+        os.truncate(tensors_file, 100)
+    elif damage == "flipped":
+        content = bytearray(tensors_file.read_bytes())
+        content[1000] ^= 1
+        tensors_file.write_bytes(content)
+    elif damage == "no json":
+        (copy / "checkpoints/ckpt-80.json").unlink()
+    else:
+        tensors_file.unlink()
+    opened = open_run()
+    assert opened.info.counters["steps"] == 40
+    assert "run/checkpoints/ckpt-80." in opened.lines[0]
+    assert opened.lines[0].endswith("; it is set aside, and the one before is taken")
+    resume.cut_back(opened, [])
+    assert checkpoint.find(copy).name == "ckpt-40"
+    assert [row["misc/steps"] for row in rows("run")] == ["40"]
+    assert len(games("run")) == info("run").counters["games"] == 8
+    assert "ckpt-80" not in (copy / "log.txt").read_text()
+    assert "traced in" in (copy / "log.txt").read_text()
+
+
+def test_no_whole_checkpoint_is_told(copy):
+    """Analytic: of all that there are, the newest one's trouble."""
+    for path in copy.glob("checkpoints/*.index"):
+        path.write_bytes(b"")
+    assert refusal().startswith(
+        "no checkpoint in run/checkpoints is whole: run/checkpoints/ckpt-80"
+    )
+
+
+def test_half_written_lines_are_cut_and_whole_ones_stay(copy):
+    """Analytic: a kill leaves half a row; a damaged row from before is nobody's to throw away."""
+    progress, monitor = copy / "progress.csv", copy / "monitor/0.0.monitor.csv"
+    before = progress.read_bytes(), monitor.read_bytes()
+    for path in (progress, monitor):
+        path.write_bytes(path.read_bytes() + b"80,5")
+    (copy / "log.txt").write_text((copy / "log.txt").read_text() + "half a li")
+    resume.cut_back(open_run("--n_steps", "90"), [])
+    assert (progress.read_bytes(), monitor.read_bytes()) == before
+    assert "half" not in (copy / "log.txt").read_text()
+
+
+def test_the_folder_keeps_a_record_of_each_resumption(copy):
+    """Analytic: from where, by which command, what was changed, which code; the first one stays."""
+    resume.cut_back(open_run("--n_steps", "90"), ["--resume", "run", "--n_steps", "90"])
+    first, second = run_dir.read_args(copy).resumed
+    assert first["n_steps"] == 40
+    assert second["n_steps"] == 80
+    assert second["command"] == "python3 train.py --resume run --n_steps 90"
+    assert second["changed"] == {"n_steps": [80, 90]}
+    assert set(second) == {"n_steps", "command", "changed", "revision", "time"}
+    assert run_dir.read_args(copy).params.n_steps == 90
+
+
+def test_settings_that_differ_from_the_checkpoints_are_found(copy):
+    """Analytic: args.json has no checksum, but the checkpoint has one, and the same settings."""
+    content = json.loads((copy / "args.json").read_text())
+    content["params"]["discount"] = 0.5
+    (copy / "args.json").write_text(json.dumps(content))
+    assert refusal("--n_steps", "90").startswith("run/args.json says discount 0.5, and ")
+
+
+def test_another_environment_is_refused(copy):
+    """Analytic: by what differs; what an older record does not know does not count."""
+    opened = open_run("--n_steps", "90")
+    same = dict(opened.args.environment)
+    resume.check_environment(opened, same | {"new": 1})
+    with pytest.raises(BadInput, match="sticky_actions 0.0, which now has 0.25"):
+        resume.check_environment(opened, same | {"sticky_actions": 0.25})
+
+
+def as_an_older_version_left_it(folder: pathlib.Path) -> None:
+    """No positions, no lock, and neither a flag nor a figure that came later."""
+    (folder / "lock").unlink()
+    path = folder / "checkpoints/ckpt-80.json"
+    content = json.loads(path.read_text())
+    del content["position"], content["checksum"], content["params"]["keep_ckpts"]
+    path.write_text(json.dumps(content | {"checksum": checkpoint._checksum(content)}))
+    args = json.loads((folder / "args.json").read_text())
+    del args["params"]["keep_ckpts"], args["sources"]["keep_ckpts"], args["resumed"]
+    (folder / "args.json").write_text(json.dumps(args))
+    progress = folder / "progress.csv"
+    lines = [line.split(",", 1)[1] for line in progress.read_text().splitlines()]
+    steps = [line.split(",", 1)[0] for line in progress.read_text().splitlines()]
+    moved = [f"{line.split(',', 1)[1]},{n}" for line, n in zip(lines, steps, strict=True)]
+    progress.write_text("\n".join(moved) + "\n")
+
+
+def test_a_run_of_an_older_version_goes_on(copy, capsys):
+    """Analytic: with games of new numbers; it says what is not known; the second time it is."""
+    n_games = len(games("run"))
+    as_an_older_version_left_it(copy)
+    assert run("--resume", "run", "--n_steps", "120") == 0
+    out = capsys.readouterr().out
+    assert "it does not say where games and random draws stood: they begin anew" in out
+    assert "  keep_ckpts: not recorded, taken as 3\n" in out
+    assert [row["misc/steps"] for row in rows("run")] == ["40", "80", "120"]
+    assert rows("run")[0]["misc/frames"] == "nan"
+    assert float(rows("run")[-1]["misc/frames"]) >= 120
+    assert len(games("run")) == n_games + 8 == info("run").counters["games"]
+    position_now = info("run").position
+    # 16 games were counted; those that begin now are number 17 and on.
+    assert all(worker.next_games[0] >= 17 for worker in position_now.workers)
+    assert sum(worker.n_rows[0] for worker in position_now.workers) == n_games + 8
+
+
+def test_tensorboard_drops_the_abandoned_timeline(tmp_path):
+    """Analytic: what was logged beyond the checkpoint is gone, what came up to it stays."""
+    first = events.Events(tmp_path)
+    for n_steps in (10, 20, 30, 40):
+        first.scalars(n_steps, {"x": float(n_steps)}, flush=True)
+    first.close()
+    # Files are read in the order of their names, which begin with the second.
+    (path,) = tmp_path.iterdir()
+    path.rename(tmp_path / "events.out.tfevents.1700000000.host")
+    second = events.Events(tmp_path)
+    second.start_session(20)
+    second.scalars(25, {"x": -25.0}, flush=True)
+    second.close()
+    shown = EventAccumulator(str(tmp_path)).Reload().Tensors("x")
+    assert [event.step for event in shown] == [10, 20, 25]
+
+
+GENERATOR = np.random.default_rng(0).bit_generator.state
+WORKER = {"generator": GENERATOR, "next_games": [3, 4], "n_rows": [3, 3]}
+
+
+def test_a_position_survives_json():
+    """Analytic: to the last of 128 bits."""
+    whole = position.Position([position.WorkerPosition(**WORKER)] * 2, 1000)
+    assert position.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workers": 3},
+        {"workers": [[]]},
+        {"log_bytes": -1},
+        {"log_bytes": True},
+        {"more": 1},
+        {"workers": [WORKER | {"next_games": []}]},
+        {"workers": [WORKER | {"next_games": [1.0, 2]}]},
+        {"workers": [WORKER | {"n_rows": [1]}]},
+        {"workers": [WORKER | {"n_rows": [1, 2**70]}]},
+        {"workers": [WORKER | {"generator": GENERATOR | {"bit_generator": "MT19937"}}]},
+        {"workers": [WORKER | {"generator": GENERATOR | {"state": {"state": 1, "inc": 2}}}]},
+        {"workers": [WORKER | {"generator": GENERATOR | {"state": {"state": 2**128, "inc": 1}}}]},
+        {"workers": [WORKER | {"generator": GENERATOR | {"has_uint32": 2}}]},
+        {"workers": [WORKER | {"generator": None}]},
+    ],
+)
+def test_no_other_position_is_taken(changes):
+    """Analytic: whatever a file may hold instead is refused before NumPy sees it."""
+    with pytest.raises(ValueError, match="its position"):
+        position.from_json({"workers": [WORKER], "log_bytes": 5} | changes)
