@@ -175,6 +175,22 @@ def test_what_is_watched_is_what_was_decided_on():
     assert (game.score, game.length, game.cut_off) == (6, 7, False)
 
 
+def test_each_game_has_draws_of_its_own():
+    """Analytic: on the same observations, by the game's number and the seed, again and again."""
+    policy, drawn = make_policy(NUMBERED), {}
+    for seed, number in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        actions = []
+        evaluation.play_game(
+            policy,
+            NumberedEnvs(1, 1, terminations={(39, 0)}),
+            seed,
+            number,
+            watch=lambda observation, decision, actions=actions: actions.append(decision.action),
+        )
+        assert drawn.setdefault((seed, number), actions) == actions
+    assert len({tuple(actions) for actions in drawn.values()}) == 3
+
+
 def test_games_are_played_as_published():
     """Analytic: random starts, unclipped rewards, whole games; a person's cap on their length.
 

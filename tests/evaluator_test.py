@@ -1,5 +1,6 @@
 """Evaluations while training: when they begin, of which weights, what is kept, and what never changes."""
 
+import contextlib
 import pathlib
 import threading
 import time
@@ -70,22 +71,25 @@ def test_an_evaluation_is_due_at_each_multiple_of_the_interval(tmp_path, scores)
     """Analytic: the first look after it; steps that pass several at once make one."""
     training = Training(tmp_path)
     begun = []
-    for n_steps in (99, 1, 50, 49, 1, 350, 49):  # 99, 100, 150, 199, 200, 550, 599
+    for n_steps in (99, 1, 50, 49, 1, 350, 49, 1):  # 99, 100, 150, 199, 200, 550, 599, 600
         scores[:] = [1.0, 1.0]
         training.move_on(n_steps)
         begun.append(training.evaluator.begin_if_due())
         if begun[-1]:
             training.wait()
-    assert begun == [False, True, False, False, True, True, False]
-    assert [report.n_steps for report in training.reports] == [100, 200, 550]
+    assert begun == [False, True, False, False, True, True, False, True]
+    assert [report.n_steps for report in training.reports] == [100, 200, 550, 600]
 
 
-def test_a_resumed_run_waits_for_its_next_multiple(tmp_path):
-    """Analytic: at 250 steps, 200 is past."""
+def test_a_resumed_run_waits_for_its_next_multiple(tmp_path, scores):
+    """Analytic: at 250 steps, 200 is past, and 300 the next."""
     training = Training(tmp_path, n_steps=250)
     assert not training.evaluator.begin_if_due()
     training.move_on(49)
     assert not training.evaluator.begin_if_due()
+    scores[:] = [1.0, 1.0]
+    training.move_on(1)
+    assert training.evaluate().n_steps == 300
 
 
 def test_figures_by_hand(tmp_path, scores):
@@ -153,6 +157,28 @@ def test_the_weights_are_those_of_one_moment(tmp_path, monkeypatch):
     assert len(seen) == 2
     assert training.best().counters["steps"] == 100
     assert training.evaluate().n_steps == 350
+
+
+def test_the_moment_is_one_while_the_gate_is_shut(tmp_path, scores, monkeypatch):
+    """Analytic: one update slips in before it shuts and one after it opens; the first counts."""
+    training = Training(tmp_path)
+
+    @contextlib.contextmanager
+    def shut():
+        training.move_on(7)
+        yield
+        training.move_on(20)
+
+    monkeypatch.setattr(training.shared.gate, "shut", shut)
+    training.move_on(100)
+    scores[:] = [1.0, 1.0]
+    assert training.evaluate().n_steps == 107
+    info = training.best()
+    assert info.counters["steps"] == 107
+    restored = Training(tmp_path / "other").shared
+    checkpoint.restore(info, restored)
+    for variable in (*restored.weights.values(), *restored.mean_squares.values()):
+        np.testing.assert_array_equal(variable, np.full(variable.shape, 107, np.float32))
 
 
 def test_a_failed_evaluation_is_told_and_the_next_one_tried(tmp_path, scores, monkeypatch):

@@ -165,13 +165,18 @@ def test_what_is_shown_is_the_game_and_what_trains(monkeypatch, tmp_path, capsys
 
 
 def test_ends_of_episodes_are_told(monkeypatch):
-    """Analytic: the toy loses a life every 30 frames, and its games have 90."""
-    states = []
-    monkeypatch.setattr(
-        preprocessing_play,
-        "draw_panel",
-        lambda observation, pressed, state: states.append(state) or np.zeros((2, 2, 3), np.uint8),
-    )
+    """Analytic: the toy loses a life every 30 frames, and its games have 90.
+
+    What is shown after an end is where the next episode begins.
+    """
+    states, stacks = [], []
+
+    def note(observation, pressed, state):
+        states.append(state)
+        stacks.append(observation)
+        return np.zeros((2, 2, 3), np.uint8)
+
+    monkeypatch.setattr(preprocessing_play, "draw_panel", note)
     settings = env.EnvSettings("tests.toys:toys/NumbersWithLives-v0", 0)
 
     class Nowhere:
@@ -188,6 +193,14 @@ def test_ends_of_episodes_are_told(monkeypatch):
     lost, over = "ended with a lost life", "ended with the game, at score 4095"
     assert told == ["none yet", lost, over]
     assert {state["lives"] for state in states} == {"3", "2", "1"}
+    game = env.make_env(settings)
+    observation, _ = game.reset()
+    for stack in stacks:
+        np.testing.assert_array_equal(stack, observation)
+        observation, _, terminated, _, _ = game.step(0)
+        if terminated:
+            observation, _ = game.reset()
+    game.close()
 
 
 @pytest.mark.parametrize("name", ["play.gif", "play.mp4"])

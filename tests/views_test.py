@@ -1,0 +1,118 @@
+"""Pictures for people: which frames are shown, how large, and what a panel says."""
+
+import numpy as np
+import pytest
+
+from a3c import screens, views
+
+
+class Kept:
+    """A screen that keeps what it is shown."""
+
+    def __init__(self, fps: float) -> None:
+        self.fps = fps
+        self.images: list[np.ndarray] = []
+
+    def show(self, image: np.ndarray) -> None:
+        self.images.append(image)
+
+
+def flickering(n_frames: int) -> list[np.ndarray]:
+    """Two sprites, each in every second frame only; the frame's number is in the corner."""
+    frames = np.zeros((n_frames, 630, 4, 3), np.uint8)
+    frames[0::2, 10, 0] = 200
+    frames[1::2, 10, 2] = 200
+    frames[:, 0, 0, 0] = np.arange(n_frames)
+    return list(frames)
+
+
+def test_what_flickers_is_not_lost_where_frames_are_left_out():
+    """Analytic: every fourth frame, with the brighter pixels of the one before it."""
+    screen = Kept(15.0)
+    projector = views.Projector(screen, 60.0)
+    for frame in flickering(12):
+        projector.see(frame)
+    assert [int(image[0, 0, 0]) for image in screen.images] == [3, 7, 11]
+    for image in screen.images:
+        assert image[10, 0, 0] == image[10, 2, 0] == 200
+
+
+def test_where_every_frame_is_shown_it_is_as_it_is():
+    """Golden: no two are mixed."""
+    screen, frames = Kept(60.0), flickering(6)
+    projector = views.Projector(screen, 60.0)
+    for frame in frames:
+        projector.see(frame)
+    np.testing.assert_array_equal(np.stack(screen.images), np.stack(frames))
+
+
+def test_a_panel_stands_beside_the_game():
+    """Analytic: each in the middle of the taller one's height."""
+    screen = Kept(60.0)
+    panel = np.full((700, 10, 3), 7, np.uint8)
+    projector = views.Projector(screen, 60.0, panel)
+    projector.see(np.full((210, 160, 3), 99, np.uint8))
+    (image,) = screen.images
+    assert image.shape == (700, 490, 3)
+    assert (image[:, 480:] == 7).all()
+    assert (image[35:665, :480] == 99).all()
+    assert (image[:35, :480] == views.BACKGROUND).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "large"),
+    [
+        ((210, 160), (630, 480)),
+        ((400, 601), (400, 602)),
+        ((84, 84), (588, 588)),
+        ((7, 3), (630, 270)),
+    ],
+)
+def test_sides_are_even_and_pixels_square(shape, large):
+    """Analytic: as many times as fit; H.264 takes no odd sides."""
+    frame = np.random.default_rng(0).integers(0, 255, (*shape, 3), np.uint8)
+    image = views.enlarged(frame)
+    assert image.shape == (*large, 3)
+    zoom = 630 // shape[0]
+    np.testing.assert_array_equal(
+        image[zoom // 2 : zoom * shape[0] : zoom, zoom // 2 : zoom * shape[1] : zoom], frame
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "fps"), [(60, 60), (60, 15), (50, 15), (240, 60), (6, 6), (50, 60)]
+)
+def test_the_right_share_of_pictures_is_shown(rate, fps):
+    """Analytic: over ten seconds, at most one off; never more than there are."""
+    wanted = screens.pictures_at(rate, fps)
+    shown = sum(next(wanted) for _ in range(10 * rate))
+    assert abs(shown - 10 * min(rate, fps)) <= 1
+
+
+def test_bars_are_as_long_as_their_fractions():
+    """Analytic: in pixels; the chosen one has a colour of its own."""
+    panel = views.Panel()
+    y = panel.y
+    panel.bars(["a", "b"], [0.25, 0.75], chosen=1, until=400)
+    image = panel.array()
+    lengths = [
+        int((image[y + 30 * i + 10] == colour).all(axis=-1).sum())
+        for i, colour in enumerate((views.BAR, views.CHOSEN))
+    ]
+    whole = views.PANEL_WIDTH - 2 * views.MARGIN - 220
+    np.testing.assert_allclose(lengths, [0.25 * whole, 0.75 * whole], atol=2)
+
+
+@pytest.mark.parametrize("n_actions", [2, 6, 18])
+def test_the_eyes_have_room_for_every_action(n_actions):
+    """Analytic: nothing is drawn over the value's course, whose head stays where it is."""
+    names = ["DOWNRIGHTFIRE"] * n_actions
+    eyes = views.Eyes(names)
+    drawn = [
+        eyes.draw(np.zeros((84, 84, 4), np.uint8), np.full(n_actions, 1 / n_actions), 0, value)
+        for value in (0.5, -0.5)
+    ]
+    top = views.HEIGHT - 124
+    assert (drawn[0][top - 6 : top] == views.BACKGROUND).all()
+    np.testing.assert_array_equal(drawn[0][:top], drawn[1][:top])
+    assert (drawn[0][top:] != drawn[1][top:]).any()
