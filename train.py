@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.close()
         # The environment processes boot while TensorFlow is imported.
         t_start = (standing and standing.t_start) or time.time()
+        restart_limit = env_process.RestartLimit()
         for worker in range(n_workers):
             envs.append(
                 env.EnvProcesses(
@@ -82,7 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                     n_envs,
                     description,
                     n_slots=parsed.params.steps_per_update + 1,
+                    timeout_seconds=parsed.params.env_timeout_seconds,
                     first_games=_first_games(worker, n_envs, info, standing),
+                    restart_limit=restart_limit,
+                    is_stopped=signals.event.is_set,
                 )
             )
         if signals.event.is_set():

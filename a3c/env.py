@@ -25,7 +25,7 @@ from ale_py.env import AtariEnv
 from gymnasium.wrappers import DtypeObservation
 
 from a3c import colours, debug_wrappers, preprocessing, seeding
-from a3c.env_process import Answer, EnvProcess, SharedObservations
+from a3c.env_process import Answer, EnvError, EnvProcess, RestartLimit, SharedObservations
 from a3c.monitor import Monitor
 
 ATARI = "ale_py.env:AtariEnv"
@@ -286,6 +286,13 @@ class GameResult(NamedTuple):
     seconds: float
 
 
+class Replaced(NamedTuple):
+    """An environment whose process broke, and whose game was abandoned for a new one."""
+
+    env: int
+    why: str
+
+
 class StepResult(NamedTuple):
     """What a step of K environments brought, besides observations; arrays are (K,)."""
 
@@ -293,12 +300,17 @@ class StepResult(NamedTuple):
     terminated: np.ndarray  # bool
     truncated: np.ndarray  # bool
     games: list[GameResult]
+    replaced: list[Replaced]  # since the last step; here and now they got no reward and no end
 
 
 class EnvProcesses:
     """The K environments of one worker, stepped together, each in a process of its own.
 
-    Used by one thread at a time. After an EnvError only `close` makes sense.
+    Used by one thread at a time. With a `restart_limit`, an environment whose process dies, hangs
+    or raises is replaced: a new one begins a new game in its place, and the next step says so.
+    What the broken one was asked for is lost, a game that ended just then included (its row may
+    stand in the monitor file). Without a limit, or beyond it, a broken process is an EnvError,
+    after which only `close` makes sense.
 
     observations: (n_slots, K, *shape), shared memory: `step(actions, slot)` fills one slot.
     final_observations: (K, *shape): where an episode was truncated in the last step, its true last
@@ -317,27 +329,30 @@ class EnvProcesses:
         n_slots: int,
         timeout_seconds: float = 60.0,
         first_games: Sequence[int] | None = None,
+        restart_limit: RestartLimit | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start the processes; they build their environments after this has returned."""
-        memory = SharedObservations(
+        """Start the processes; they build their environments after this has returned.
+
+        Once `is_stopped`, waiting for an answer ends with `stopping.Stopped`.
+        """
+        self._memory = SharedObservations(
             n_slots, n_envs, description.observation_shape, description.observation_dtype
         )
-        self.observations, self.final_observations = memory.views()
+        self.observations, self.final_observations = self._memory.views()
         self.n_frames = 0
         self.next_games = [*(first_games or [0] * n_envs)]
-        self._games_under_way = list(self.next_games)
-        self._worker = worker
+        self._settings, self._worker = settings, worker
+        self._timeout_seconds, self._is_stopped = timeout_seconds, is_stopped
+        self._restart_limit = restart_limit
         self._ready = False
-        self._processes = [
-            EnvProcess(
-                functools.partial(make_env, settings, worker, env, first_game),
-                memory,
-                env,
-                f"worker {worker}, environment {env}",
-                timeout_seconds,
-            )
-            for env, first_game in enumerate(self.next_games)
-        ]
+        # Of each environment: the number of the game under way, and the frames of the processes
+        # that it has outlived.
+        self._games_under_way = list(self.next_games)
+        self._n_frames_before = [0] * n_envs
+        self._n_frames_of_process = [0] * n_envs
+        self._replaced: list[Replaced] = []
+        self._processes = [self._start(env) for env in range(n_envs)]
 
     @property
     def pids(self) -> list[int]:
@@ -358,16 +373,14 @@ class EnvProcesses:
         self.wait_until_ready()
         for process in self._processes:
             process.request_reset(slot)
-        self._receive()
+        self._receive(slot)
 
     def step(self, actions: np.ndarray, slot: int) -> StepResult:
         """Step every environment; one whose episode ends is reset in the same step."""
         for process, action in zip(self._processes, actions.tolist(), strict=True):
             process.request_step(slot, action)
-        answers = self._receive()
-        for env, answer in enumerate(answers):
-            self._games_under_way[env] += len(answer.games)
-            self.next_games[env] = self._games_under_way[env] + (0 if answer.games else 1)
+        answers = self._receive(slot, is_step=True)
+        replaced, self._replaced = self._replaced, []
         return StepResult(
             rewards=np.array([answer.reward for answer in answers], np.float32),
             terminated=np.array([answer.terminated for answer in answers], np.bool_),
@@ -377,6 +390,7 @@ class EnvProcesses:
                 for env, answer in enumerate(answers)
                 for game in answer.games
             ],
+            replaced=replaced,
         )
 
     def close(self) -> None:
@@ -386,7 +400,52 @@ class EnvProcesses:
         for process in self._processes:
             process.end()
 
-    def _receive(self) -> list[Answer]:
-        answers = [process.receive() for process in self._processes]
-        self.n_frames = sum(answer.n_frames for answer in answers)
+    def _start(self, env: int) -> EnvProcess:
+        first_game = self._games_under_way[env]
+        return EnvProcess(
+            functools.partial(make_env, self._settings, self._worker, env, first_game),
+            self._memory,
+            env,
+            f"worker {self._worker}, environment {env}",
+            self._timeout_seconds,
+            self._is_stopped,
+        )
+
+    def _receive(self, slot: int | None = None, is_step: bool = False) -> list[Answer]:
+        """The answer of each; one that is replaced has its first observation in `slot`, if any."""
+        answers = []
+        for env, process in enumerate(self._processes):
+            try:
+                answer = process.receive()
+                has_begun = is_step and not answer.games
+            except EnvError as error:
+                answer = self._replace(env, slot, error)
+                has_begun = False
+            self._games_under_way[env] += len(answer.games)
+            self.next_games[env] = self._games_under_way[env] + has_begun
+            self._n_frames_of_process[env] = answer.n_frames
+            answers.append(answer)
+        self.n_frames = sum(self._n_frames_before) + sum(self._n_frames_of_process)
         return answers
+
+    def _replace(self, env: int, slot: int | None, error: EnvError) -> Answer:
+        """Put a new process in a broken one's place, again and again until it works."""
+        while self._restart_limit is not None and self._restart_limit.allows_one_more():
+            self._processes[env].end()
+            self._replaced.append(Replaced(env, str(error)))
+            self._n_frames_before[env] += self._n_frames_of_process[env]
+            self._n_frames_of_process[env] = 0
+            # The broken one may have begun another game without our hearing of it. So that its
+            # streams are not used again, that one is skipped as well.
+            self._games_under_way[env] += 2
+            self._processes[env] = self._start(env)
+            try:
+                answer = self._processes[env].receive()
+                if slot is not None:
+                    self._processes[env].request_reset(slot)
+                    answer = self._processes[env].receive()
+            except EnvError as another:
+                error = another
+            else:
+                return answer
+        raise error

@@ -13,6 +13,9 @@ An answer is a step's reward, ends, frames so far and finished games; or the tex
 Observations travel through shared memory: the process writes where the worker's rollout reads.
 That memory has no name, so that a killed run leaves none behind.
 
+A process that dies, raises or falls silent can be replaced by a new one with the same row of the
+memory; `RestartLimit` says how often.
+
 Why not Gymnasium's AsyncVectorEnv: an error while building must arrive in words, a single
 environment must be replaceable, and it resets before it copies the final observation.
 
@@ -21,6 +24,7 @@ the training process, whose TensorFlow threads would be missing in the child.
 """
 
 import atexit
+import collections
 import contextlib
 import functools
 import multiprocessing
@@ -32,6 +36,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -41,6 +46,7 @@ import gymnasium
 import numpy as np
 
 from a3c.monitor import Game, Monitor
+from a3c.stopping import Stopped
 
 RESET = -1
 REQUEST = struct.Struct("=ii")  # slot, action or RESET
@@ -49,6 +55,10 @@ REQUEST = struct.Struct("=ii")  # slot, action or RESET
 ANSWER = struct.Struct("=???dqI")
 GAME = struct.Struct("=dqd")  # score, length, seconds
 CLOSING_SECONDS = 2.0
+# Building waits for a processor, too: on a small machine, behind dozens of others.
+LEAST_BUILDING_SECONDS = 60.0
+# How long a stop may go unnoticed while an answer is awaited.
+POLL_SECONDS = 0.5
 STOP_SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -56,6 +66,25 @@ STOP_SIGNALS = [
 
 class EnvError(Exception):
     """An environment process failed, fell silent or died; the message names it."""
+
+
+class RestartLimit:
+    """So many restarts a minute, of all environments of a run together; safe in any thread."""
+
+    def __init__(self, n: int = 10, seconds: float = 60.0) -> None:
+        self._lock = threading.Lock()
+        self._seconds = seconds
+        self._latest: collections.deque[float] = collections.deque(maxlen=n)
+
+    def allows_one_more(self) -> bool:
+        """Count one restart, unless there have been too many in too short a time."""
+        with self._lock:
+            now = time.monotonic()
+            is_full = len(self._latest) == self._latest.maxlen
+            if is_full and now - self._latest[0] < self._seconds:
+                return False
+            self._latest.append(now)
+            return True
 
 
 class Answer(NamedTuple):
@@ -102,13 +131,17 @@ class EnvProcess:
         index: int,
         name: str,
         timeout_seconds: float,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """Start the process; it makes its environment after this has returned."""
         self._name = name
         self._timeout_seconds = timeout_seconds
+        self._patience_seconds = max(timeout_seconds, LEAST_BUILDING_SECONDS)
+        self._n_polls = 0
+        self._is_stopped = is_stopped
         self._socket, theirs = socket.socketpair()
-        self._socket.settimeout(timeout_seconds)
-        with theirs:
+        self._socket.settimeout(POLL_SECONDS)
+        with theirs, _PROCESSES:
             self._process = _context().Process(
                 target=_serve, args=(theirs, make, memory, index), name=name
             )
@@ -130,23 +163,25 @@ class EnvProcess:
         self._send(slot, action)
 
     def receive(self) -> Answer:
-        """Wait for the answer; EnvError if there will be none."""
+        """Wait for the answer; EnvError if there will be none, Stopped if nobody wants it now."""
+        self._n_polls = 0
+        poll = self._poll
         try:
-            fields = ANSWER.unpack(_receive_exactly(self._socket, ANSWER.size))
+            fields = ANSWER.unpack(_receive_exactly(self._socket, ANSWER.size, poll))
             is_error, terminated, truncated, reward, n_frames, n_more = fields
             if is_error:
-                text = _receive_exactly(self._socket, n_more).decode()
+                text = _receive_exactly(self._socket, n_more, poll).decode()
                 raise EnvError(f"{self._name} failed:\n{text}")
             games = [
-                Game(*GAME.unpack(_receive_exactly(self._socket, GAME.size))) for _ in range(n_more)
+                Game(*GAME.unpack(_receive_exactly(self._socket, GAME.size, poll)))
+                for _ in range(n_more)
             ]
-        except TimeoutError:
-            message = f"{self._name} has not answered for {self._timeout_seconds:g} s"
-            raise EnvError(message) from None
         except (EOFError, ConnectionResetError):
-            self._process.join(CLOSING_SECONDS)
-            message = f"{self._name} died (exit code {self._process.exitcode})"
+            with _PROCESSES:
+                self._process.join(CLOSING_SECONDS)
+                message = f"{self._name} died (exit code {self._process.exitcode})"
             raise EnvError(message) from None
+        self._patience_seconds = self._timeout_seconds
         return Answer(terminated, truncated, reward, n_frames, games)
 
     def hang_up(self) -> None:
@@ -157,15 +192,31 @@ class EnvProcess:
         """Wait a moment for the process to end, then make it."""
         atexit.unregister(self.end)
         self.hang_up()
-        self._process.join(CLOSING_SECONDS)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        with _PROCESSES:
+            self._process.join(CLOSING_SECONDS)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+
+    def _poll(self) -> None:
+        """Called while an answer is awaited, every POLL_SECONDS."""
+        if self._is_stopped():
+            raise Stopped
+        # Counted, not timed: while the whole machine, or the run with its processes, was suspended,
+        # nobody has fallen silent.
+        self._n_polls += 1
+        if self._n_polls * POLL_SECONDS >= self._patience_seconds:
+            raise EnvError(f"{self._name} has not answered for {self._patience_seconds:g} s")
 
     def _send(self, slot: int, action: int) -> None:
         # That the process is dead is for `receive` to say, which can read its last words as well.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(REQUEST.pack(slot, action))
+
+
+# Starting a process looks after all others that have ended, and so takes away the exit code of one
+# that another thread is just waiting for.
+_PROCESSES = threading.Lock()
 
 
 @functools.cache
@@ -253,7 +304,7 @@ def _serve(
             _send_answer(worker, answer)
     except Exception:
         # That the worker has hung up comes here as well: there is nobody left to read this then.
-        text = traceback.format_exc().encode()
+        text = traceback.format_exc().encode(errors="backslashreplace")
         with contextlib.suppress(OSError):
             worker.sendall(ANSWER.pack(True, False, False, 0.0, 0, len(text)) + text)
 
@@ -279,11 +330,17 @@ def _find_monitor(env: Any) -> Monitor:
     return env
 
 
-def _receive_exactly(connection: socket.socket, n_bytes: int) -> bytes:
-    """Receive `n_bytes`; EOFError if the other side hangs up before."""
+def _receive_exactly(
+    connection: socket.socket, n_bytes: int, poll: Callable[[], None] = lambda: None
+) -> bytes:
+    """Receive `n_bytes`; EOFError if the other side hangs up before; `poll` at each timeout."""
     data = b""
     while len(data) < n_bytes:
-        more = connection.recv(n_bytes - len(data))
+        try:
+            more = connection.recv(n_bytes - len(data))
+        except TimeoutError:
+            poll()
+            continue
         if not more:
             raise EOFError
         data += more

@@ -91,6 +91,11 @@ class Counters:
             self._n_reserved += n_steps
             return True
 
+    def give_back(self, n_steps: int) -> None:
+        """Take back steps that were reserved and will not be learned from."""
+        with self._lock:
+            self._n_reserved -= n_steps
+
     def add_update(
         self, n_steps: int, n_frames: int, n_updates_at_copy: int, n_games: int = 0
     ) -> Counts:

@@ -10,6 +10,10 @@ import signal
 from types import FrameType
 
 
+class Stopped(Exception):
+    """Whoever waited for something has found the run stopped."""
+
+
 class StopFlag:
     """Set once, and watched by everybody who works.
 

@@ -25,8 +25,9 @@ from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.params import Params
 from a3c.position import Position, WorkerPosition
 from a3c.shared import Counters, Counts, SharedState
-from a3c.stopping import StopSignals
+from a3c.stopping import Stopped, StopSignals
 from a3c.worker import (
+    EnvRestart,
     Failure,
     Game,
     Hyperparameters,
@@ -77,8 +78,9 @@ def train(
         workers = _build_workers(
             params, subject, envs, generators, n_rows, shared, signals, reports, log
         )
-        for processes in envs:
-            processes.wait_until_ready()
+        with contextlib.suppress(Stopped):
+            for processes in envs:
+                processes.wait_until_ready()
         checkpointer = Checkpointer(
             folder / "checkpoints",
             shared,
@@ -245,6 +247,7 @@ class _Watch:
         self._measured: dict[str, list[float]] = collections.defaultdict(list)
         self._last_measurement: Measurement | None = None
         self._failure: Failure | None = None
+        self._n_env_restarts = 0
         self._row_counts, self._row_time = shared.counters.read(), time.monotonic()
 
     def take_over(self, standing: resume.Standing) -> None:
@@ -341,6 +344,12 @@ class _Watch:
                 case Game():
                     self._last_games.append((report.score, report.length))
                     self._log.game(report.n_steps, report.score, report.length)
+                case EnvRestart():
+                    self._n_env_restarts += 1
+                    self._log.say(
+                        "a game is abandoned, and not counted; a new process takes its place:"
+                        f" {report.why.rstrip()}"
+                    )
                 case Measurement():
                     self._last_measurement = report
                     for name, value in report.scalars.items():
@@ -378,6 +387,7 @@ class _Watch:
             ),
             "misc/policy_lag_mean": lag_mean,
             "misc/policy_lag_max": lag_max,
+            "misc/env_restarts": self._n_env_restarts,
             "rl/episode_reward_mean_100": score,
             "rl/episode_length_mean_100": length,
             "rl/episodes": counts.games,

@@ -11,6 +11,11 @@ Two rare calls come on top: `act` on the true last observations where an episode
 time limit, for the value that the limit hides; and `measure`, which reads and never writes, for
 every 100th rollout of worker 0.
 
+An environment whose process broke during a rollout is taken out of it: the update is made of the
+other environments' columns alone, as if the worker had no more of them, and where none is left the
+rollout is thrown away and its steps are collected anew. So a fault is no terminal state and no
+reward, and `mean` divides by what is left.
+
 Rollouts run on through ends of episodes; the paper's pseudo-code (Algorithm S3) ends a rollout
 there. With K > 1 all rollouts must have one length, and a batch of always the same shape is traced
 once.
@@ -27,7 +32,7 @@ import tensorflow as tf
 from a3c import debug_dump, losses, network, optimizer
 from a3c.position import WorkerPosition
 from a3c.shared import SharedState
-from a3c.stopping import StopFlag
+from a3c.stopping import StopFlag, Stopped
 
 MEASURE_EVERY_N_UPDATES = 100
 
@@ -65,6 +70,12 @@ class Game(NamedTuple):
     length: int
 
 
+class EnvRestart(NamedTuple):
+    """An environment's process broke; its game was abandoned, and a new one took its place."""
+
+    why: str  # names the environment
+
+
 class Measurement(NamedTuple):
     """Figures of one update of worker 0, by their names in the logs."""
 
@@ -83,7 +94,7 @@ class Failure(NamedTuple):
     arrays: Mapping[str, np.ndarray] | None = None
 
 
-Report = Game | Measurement | Failure
+Report = Game | EnvRestart | Measurement | Failure
 
 
 class GameResult(Protocol):
@@ -97,6 +108,15 @@ class GameResult(Protocol):
     def length(self) -> int: ...
 
 
+class Replaced(Protocol):
+    """An environment whose process broke and was replaced."""
+
+    @property
+    def env(self) -> int: ...
+    @property
+    def why(self) -> str: ...
+
+
 class StepResult(Protocol):
     """What a step of K environments gives back."""
 
@@ -108,6 +128,8 @@ class StepResult(Protocol):
     def truncated(self) -> np.ndarray: ...
     @property
     def games(self) -> Sequence[GameResult]: ...
+    @property
+    def replaced(self) -> Sequence[Replaced]: ...
 
 
 class Environments(Protocol):
@@ -169,7 +191,13 @@ class Traced:
         self.evaluate_last = (
             self._trace(self._act("last"), weights, one_step) if debug else self.act
         )
-        self.learn = self._trace(self._learn, weights, rollout, tf.TensorSpec((), tf.float32))
+        learning_rate = tf.TensorSpec((), tf.float32)
+        self.learn = self._trace(self._learn, weights, rollout, learning_rate)
+        # The same for a rollout that lost some of its environments; of one, nothing would be left.
+        some = Rollout(*(tf.TensorSpec((s.shape[0], None, *s.shape[2:]), s.dtype) for s in rollout))
+        self.learn_from_some = (
+            self._trace(self._learn, weights, some, learning_rate) if n_envs > 1 else self.learn
+        )
         self.measure = self._trace(self._measure, weights, rollout)
         if xla:  # which compiles at the first call
             self.act(weights, tf.zeros(one_step.shape, one_step.dtype))
@@ -196,11 +224,12 @@ class Traced:
     ) -> tuple[losses.Losses, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
         """The rollout's losses; returns and values, both (T, K); activations."""
         h = self._hyperparameters
-        n_steps, n_envs = rollout.rewards.shape
+        n_steps = rollout.rewards.shape[0]
         batch = tf.reshape(rollout.observations, (-1, *rollout.observations.shape[2:]))
         predictions = network.forward(h.network, weights, batch)
-        logits = tf.reshape(predictions.logits, (n_steps + 1, n_envs, -1))[:-1]
-        values = tf.reshape(predictions.values, (n_steps + 1, n_envs))
+        n_actions = predictions.logits.shape[-1]
+        logits = tf.reshape(predictions.logits, (n_steps + 1, -1, n_actions))[:-1]
+        values = tf.reshape(predictions.values, (n_steps + 1, -1))
         returns = losses.n_step_returns(rollout.rewards, rollout.continues, values[-1], h.discount)
         result = losses.a3c_losses(
             logits,
@@ -280,6 +309,7 @@ class LocalNetwork:
         self.act = functools.partial(traced.act, self.weights)
         self.evaluate_last = functools.partial(traced.evaluate_last, self.weights)
         self.learn = functools.partial(traced.learn, self.weights)
+        self.learn_from_some = functools.partial(traced.learn_from_some, self.weights)
         self.measure = functools.partial(traced.measure, self.weights)
 
 
@@ -323,6 +353,8 @@ class Worker:
             np.zeros((n_steps, n_envs), np.float32),
         )
         self._n_collected = 0  # steps of it that are this rollout's
+        # Of each environment: have all its steps of this rollout been made by one process?
+        self._is_whole = np.ones(n_envs, bool)
         # Of each environment's training episode under way: the values estimated so far, for
         # rl/episode_value_mean.
         self._value_sums = np.zeros(n_envs)
@@ -343,6 +375,8 @@ class Worker:
             # Into the last slot, since every rollout begins with what the one before ended with.
             self._envs.reset(slot=self._hyperparameters.steps_per_update)
             self._work()
+        except Stopped:
+            return
         except BaseException as error:
             self._stop.set()  # before anything slow: nobody is to learn after this
             text = traceback.format_exc()
@@ -360,20 +394,29 @@ class Worker:
         while not self._stop.is_set() and self._shared.counters.reserve(self._n_steps_per_rollout):
             if not self._collect():
                 return
-            if self.number == 0 and n_rollouts % MEASURE_EVERY_N_UPDATES == 0:
+            learn, rollout = self._local.learn, self._rollout
+            n_steps = self._n_steps_per_rollout
+            if not self._is_whole.all():
+                learn = self._local.learn_from_some
+                rollout = Rollout(*(part[:, self._is_whole] for part in self._rollout))
+                n_steps = rollout.rewards.size
+                self._shared.counters.give_back(self._n_steps_per_rollout - n_steps)
+                if n_steps == 0:
+                    continue
+            elif self.number == 0 and n_rollouts % MEASURE_EVERY_N_UPDATES == 0:
                 self._measure()
             with self._shared.gate:
                 if self._stop.is_set():
                     return
                 n_steps_done = self._shared.counters.read().steps
                 try:
-                    self._local.learn(self._rollout, self._learning_rate(n_steps_done))
+                    learn(rollout, self._learning_rate(n_steps_done))
                 except BaseException:
                     self._stop.set()  # here already, where others wait for their turn
                     raise
                 n_frames = self._envs.n_frames
                 counts = self._shared.counters.add_update(
-                    self._n_steps_per_rollout,
+                    n_steps,
                     n_frames - n_frames_counted,
                     self._n_updates_at_copy,
                     len(self._games),
@@ -407,6 +450,7 @@ class Worker:
         observations, actions, rewards, continues = self._rollout
         observations[0] = observations[-1]
         self._n_collected = 0
+        self._is_whole[:] = True
         for t in range(len(actions)):
             if self._stop.is_set():
                 return False
@@ -423,6 +467,10 @@ class Worker:
                 rewards[t] += self._hyperparameters.discount * np.where(only_truncated, hidden, 0)
             self._note_values(values, ended)
             self._games.extend(step.games)
+            for replaced in step.replaced:
+                self._is_whole[replaced.env] = False
+                self._value_sums[replaced.env] = self._n_values[replaced.env] = 0
+                self._report(EnvRestart(replaced.why))
             self._n_collected = t + 1
         return True
 

@@ -1,6 +1,7 @@
 """Tests of a3c/env_process.py: what becomes of processes that fail, fall silent or are left alone."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import pathlib
@@ -9,18 +10,22 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 
 import numpy as np
 import pytest
 
+from a3c import env_process
 from a3c.env import EnvProcesses, EnvSettings, describe_env, make_env
 from a3c.env_process import (
     STOP_SIGNALS,
     EnvError,
     EnvProcess,
+    RestartLimit,
     SharedObservations,
     _receive_exactly,
 )
+from a3c.stopping import StopFlag, Stopped
 
 TOY = "tests.toys:toys/"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -28,11 +33,11 @@ DEADLINE_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def processes(name, n_envs=1, worker=0, timeout_seconds=DEADLINE_SECONDS):
+def processes(name, n_envs=1, worker=0, **kwargs):
     """Processes of vector toys, always closed; described as what the broken ones would be."""
     description = describe_env(EnvSettings(TOY + "Vector-v0", 0))
     settings = EnvSettings(name, seed=0)
-    envs = EnvProcesses(settings, worker, n_envs, description, 2, timeout_seconds)
+    envs = EnvProcesses(settings, worker, n_envs, description, 2, **kwargs)
     try:
         yield envs
     finally:
@@ -177,14 +182,187 @@ def test_a_process_killed_while_it_steps_is_named_at_once():
 
 def test_a_process_that_hangs_is_named_after_the_timeout_and_killed():
     """Analytic: the third step never returns; close ends it all the same."""
-    with processes(TOY + "HangsInStep-v0", timeout_seconds=0.5) as envs:
-        envs._processes[0]._socket.settimeout(DEADLINE_SECONDS)  # Building may take its time.
+    with processes(TOY + "HangsInStep-v0") as envs:
         envs.reset()
         for _ in range(2):
             envs.step(np.array([0]), 0)
-        envs._processes[0]._socket.settimeout(0.5)
+        lose_patience(envs)
         with pytest.raises(EnvError, match=r"worker 0, environment 0 has not answered for 0.5 s"):
             envs.step(np.array([0]), 0)
+        pids = envs.pids
+    assert not any(map(is_running, pids))
+
+
+def lose_patience(envs, env=0):
+    """Wait a moment only for this one; however slow the machine, the others have all their time."""
+    envs._processes[env]._patience_seconds = 0.5
+
+
+def test_building_has_its_time_whatever_a_step_has():
+    """Analytic: the timeout is for steps; a process that starts may wait for a processor first."""
+    memory = SharedObservations(1, 1, (2,), "float32")
+    make = functools.partial(make_env, EnvSettings(TOY + "Vector-v0", 0))
+    process = EnvProcess(make, memory, 0, "the impatient one", 1.5)
+    try:
+        assert process._patience_seconds == env_process.LEAST_BUILDING_SECONDS
+        process.receive()
+        assert process._patience_seconds == 1.5
+    finally:
+        process.end()
+
+
+def test_a_stop_ends_the_waiting():
+    """Analytic: for an environment that hangs, long before the timeout."""
+    stop = StopFlag()
+    with processes(TOY + "HangsInStep-v0", is_stopped=stop.is_set) as envs:
+        envs.reset()
+        for _ in range(2):
+            envs.step(np.array([0]), 0)
+        stop.set()
+        with pytest.raises(Stopped):
+            envs.step(np.array([0]), 0)
+
+
+# Environments that are replaced
+
+
+def test_restarts_are_limited_by_the_minute(monkeypatch):
+    """Analytic: ten at once, and another as soon as the first of the last ten is a minute old."""
+    now = [1000.0]
+    monkeypatch.setattr(env_process, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    limit = RestartLimit()
+    allowed = []
+    for seconds in [*range(12), 59, 60, 60.5, 61, 62]:
+        now[0] = 1000.0 + seconds
+        allowed.append(limit.allows_one_more())
+    assert allowed == [True] * 10 + [False] * 3 + [True, False, True, True]
+
+
+@pytest.mark.parametrize("how", ["killed", "hangs", "raises"])
+def test_a_broken_environment_is_replaced(tmp_path, how):
+    """Parity: the one in the middle breaks at its third step; the new one is game 2 of its own stream, and
+    the others, the monitor files and the frames are as if nothing had happened.
+    """
+    name = (
+        TOY + {"killed": "Vector-v0", "hangs": "HangsInStep-v0", "raises": "RaisesInStep-v0"}[how]
+    )
+    settings = EnvSettings(name, seed=3, monitor_dir=str(tmp_path))
+    description = describe_env(settings)
+    with contextlib.closing(
+        EnvProcesses(settings, 1, 3, description, 2, DEADLINE_SECONDS, None, RestartLimit())
+    ) as envs:
+        envs.reset(0)
+        for env in (0, 2) if how != "killed" else ():
+            break_no_more(envs, env, settings)
+        for slot in (1, 0):
+            assert envs.step(np.array([0, 1, 1]), slot).replaced == []
+        pids = envs.pids
+        if how == "killed":
+            os.kill(pids[1], signal.SIGKILL)
+        if how == "hangs":
+            lose_patience(envs, 1)
+        broken = envs.step(np.array([0, 1, 1]), 1)
+        assert not is_running(pids[1])
+        assert [pid == old for pid, old in zip(envs.pids, pids, strict=True)] == [True, False, True]
+        ((env, why),) = broken.replaced
+        assert env == 1
+        assert {"killed": "exit code -9", "hangs": "0.5 s", "raises": "joystick broke"}[how] in why
+        assert "worker 1, environment 1" in why
+        # No reward, no end; its first observation is in its row.
+        assert broken.rewards.tolist() == [0, 0, 10]
+        assert not (broken.terminated | broken.truncated).any()
+        np.testing.assert_array_equal(envs.observations[1], [[3, 0], [0, 0], [3, 0]])
+        assert envs.n_frames == 8  # its last two steps, and not the third, which nobody heard of
+        games = []
+        for slot in (0, 1):
+            step = envs.step(np.array([0, 1, 1]), slot)
+            assert step.replaced == []
+            assert step.rewards.tolist() == [0, 10, 10]
+            games += step.games
+        np.testing.assert_array_equal(envs.observations[1], [[0, 1], [2, 0], [0, 1]])
+        assert [(game.env, game.score, game.length) for game in games] == [(0, 0, 5), (2, 50, 5)]
+        assert envs.n_frames == 14
+    rows = {p.name: p.read_text().splitlines()[2:] for p in sorted(tmp_path.iterdir())}
+    assert [len(rows[f"1.{env}.monitor.csv"]) for env in range(3)] == [1, 0, 1]
+    for file in tmp_path.iterdir():
+        assert file.read_text().count("\nr,l,t\n") == 1
+
+
+def break_no_more(envs, env, settings):
+    """Let a sound environment take this one's place, at the start of its first game."""
+    sound = dataclasses.replace(settings, env_id=TOY + "Vector-v0")
+    envs._processes[env].end()
+    make = functools.partial(make_env, sound, 1, env, 0)
+    envs._processes[env] = EnvProcess(make, envs._memory, env, "sound", DEADLINE_SECONDS)
+    envs._processes[env].receive()
+    envs._processes[env].request_reset(0)
+    envs._processes[env].receive()
+
+
+def test_a_new_process_has_streams_that_were_not_used():
+    """Parity: games 0 and 1 are done with; of 2, which was under way, and 3, which may have been, no more is
+    seen; the random start of the new process is game 4's.
+    """
+    name = TOY + "ShortNumbers-v0"  # of 90 frames
+    settings = EnvSettings(name, seed=0)
+    with contextlib.closing(
+        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
+    ) as envs:
+        envs.reset(0)
+        n_games = 0
+        while n_games < 2:
+            n_games += len(envs.step(np.array([0]), 0).games)
+        os.kill(envs.pids[0], signal.SIGKILL)
+        assert len(envs.step(np.array([0]), 1).replaced) == 1
+        firsts = [make_env(settings, 0, 0, game).reset()[0] for game in range(6)]
+        equal = [np.array_equal(envs.observations[1, 0], first) for first in firsts]
+        assert equal == [False, False, False, False, True, False]
+
+
+@pytest.mark.parametrize("when", ["before it is built", "before it is reset"])
+def test_a_process_that_dies_before_its_first_step_is_replaced_too(when):
+    """Analytic: the next step tells of it; the first observation is there."""
+    settings = EnvSettings(TOY + "Vector-v0", seed=0)
+    with contextlib.closing(
+        EnvProcesses(settings, 0, 2, describe_env(settings), 2, restart_limit=RestartLimit())
+    ) as envs:
+        if when == "before it is reset":
+            envs.wait_until_ready()
+        os.kill(envs.pids[1], signal.SIGKILL)
+        envs.observations[:] = -1
+        envs.reset(1)
+        np.testing.assert_array_equal(envs.observations[1], [[0, 0], [0, 0]])
+        step = envs.step(np.array([1, 1]), 0)
+        assert [replaced.env for replaced in step.replaced] == [1]
+        assert step.rewards.tolist() == [10, 10]
+        assert envs.step(np.array([1, 1]), 0).replaced == []
+
+
+def test_what_cannot_be_built_is_tried_as_often_as_is_allowed():
+    """Analytic: three restarts, each of which fails, and then the environment's own error."""
+    with processes(TOY + "RaisesInInit-v0", restart_limit=RestartLimit(n=3)) as envs:
+        with pytest.raises(EnvError, match="upside down"):
+            envs.wait_until_ready()
+        assert [env for env, _ in envs._replaced] == [0, 0, 0]
+
+
+def test_what_breaks_again_and_again_ends_with_its_own_error():
+    """Analytic: RaisesInStep's every game breaks; three restarts are allowed, for both environments together."""
+    settings = EnvSettings(TOY + "RaisesInStep-v0", seed=0)
+    limit = RestartLimit(n=3)
+    with contextlib.closing(
+        EnvProcesses(settings, 0, 2, describe_env(settings), 2, restart_limit=limit)
+    ) as envs:
+        envs.reset(0)
+        replaced = []
+
+        def step_on():
+            while True:
+                replaced.extend(env for env, _ in envs.step(np.array([0, 0]), 0).replaced)
+
+        with pytest.raises(EnvError, match=r"worker 0, environment 1 failed:\n(.*\n)*.*joystick"):
+            step_on()
+        assert replaced == [0, 1]  # the third was environment 0's, in the step that failed
         pids = envs.pids
     assert not any(map(is_running, pids))
 

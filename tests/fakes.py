@@ -4,7 +4,7 @@ What a `NumberedEnvs` shows says where it is, and what it pays says when it was 
 every entry of a rollout from every other.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,13 @@ class FakeGame(NamedTuple):
     length: int
 
 
+class FakeReplaced(NamedTuple):
+    """What a worker reads of an environment that was replaced."""
+
+    env: int
+    why: str
+
+
 class FakeStep(NamedTuple):
     """What a worker reads of a step of K environments."""
 
@@ -25,6 +32,7 @@ class FakeStep(NamedTuple):
     terminated: np.ndarray
     truncated: np.ndarray
     games: list[FakeGame]
+    replaced: Sequence[FakeReplaced] = ()
 
 
 class NumberedEnvs:
@@ -33,7 +41,8 @@ class NumberedEnvs:
     Step n (from 0, of all environments together) pays n + action / 10 + 100 · environment. Episodes end where
     `terminations` and `truncations` say: pairs of (step, environment). As with the real ones, the slot then holds the
     next episode's first observation, and only a truncation writes `final_observations`. A termination ends a game too,
-    of score n and of the episode's length. Every reset and step costs 4 frames.
+    of score n and of the episode's length. At `faults` an environment is replaced: a new episode, and nothing paid.
+    Every reset and step costs 4 frames.
     """
 
     def __init__(
@@ -43,6 +52,7 @@ class NumberedEnvs:
         *,
         terminations: Collection[tuple[int, int]] = (),
         truncations: Collection[tuple[int, int]] = (),
+        faults: Collection[tuple[int, int]] = (),
         on_step: Callable[[int], None] = lambda n: None,
     ) -> None:
         self.observations = np.full((n_slots, n_envs, 3), np.nan, np.float32)
@@ -51,6 +61,7 @@ class NumberedEnvs:
         self.n_steps = 0
         self.next_games = [0] * n_envs
         self._terminations, self._truncations = terminations, truncations
+        self._faults = faults
         self._on_step = on_step
         self._episodes = np.zeros(n_envs, int)
         self._lengths = np.zeros(n_envs, int)
@@ -74,13 +85,16 @@ class NumberedEnvs:
         self._show(true_observations)
         self.final_observations[truncated] = true_observations[truncated]
         games = [FakeGame(int(k), n, int(self._lengths[k])) for k in np.flatnonzero(terminated)]
-        for k in np.flatnonzero(terminated | truncated):
+        broken = [k for k in range(n_envs) if (n, k) in self._faults]
+        for k in {*np.flatnonzero(terminated | truncated), *broken}:
             self._episodes[k] += 1
             self._lengths[k] = 0
             self.n_frames += 4
         self._show(self.observations[slot])
         rewards = n + actions / 10 + 100 * np.arange(n_envs)
-        return FakeStep(rewards.astype(np.float32), terminated, truncated, games)
+        rewards[broken] = 0
+        replaced = [FakeReplaced(k, f"fault at step {n}") for k in broken]
+        return FakeStep(rewards.astype(np.float32), terminated, truncated, games, replaced)
 
     def _show(self, where: np.ndarray) -> None:
         n_envs = len(self._episodes)

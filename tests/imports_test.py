@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "debug_wrappers": set(),
     "monitor": {"appending"},
     "colours": set(),
-    "env_process": {"monitor"},
+    "env_process": {"monitor", "stopping"},
     "env": {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "seeding"},
     # the network side
     "network": set(),

@@ -25,6 +25,7 @@ COLUMNS = [
     "misc/lr",
     "misc/policy_lag_mean",
     "misc/policy_lag_max",
+    "misc/env_restarts",
     "rl/episode_reward_mean_100",
     "rl/episode_length_mean_100",
     "rl/episodes",
@@ -43,8 +44,8 @@ COLUMNS = [
 # Every figure another number; the second row lacks what is known only once a game has ended, or
 # something was measured.
 ROWS = [
-    dict(zip(COLUMNS, np.arange(21) * 1.25 + 1000, strict=True)),
-    dict(zip(COLUMNS, np.arange(21) * 0.5 + 2000, strict=True))
+    dict(zip(COLUMNS, np.arange(len(COLUMNS)) * 1.25 + 1000, strict=True)),
+    dict(zip(COLUMNS, np.arange(len(COLUMNS)) * 0.5 + 2000, strict=True))
     | {"misc/steps_per_second": 512.4, "rl/episodes": 7.0}
     | {"rl/episode_reward_mean_100": math.nan, "loss/loss_policy": math.nan},
 ]
@@ -148,7 +149,7 @@ def test_without_a_terminal_there_is_one_line_an_interval_and_no_bar(tmp_path, c
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "traced",
-        "1,000 steps  1004 steps/s  1011 games  last 100: 1008.75",
+        "1,000 steps  1004 steps/s  1012 games  last 100: 1010.00",
         "2,000 steps  512 steps/s  7 games  last 100: nan",
     ]
     assert err == "a worker failed:\nat line 3\n"

@@ -51,6 +51,7 @@ RUN_DEFAULTS = {
     "n_workers": 1,
     "envs_per_worker": 1,
     "n_steps": 10_000_000,
+    "env_timeout_seconds": 60.0,
     "seed": 0,
     "no_xla": False,
     "no_clip_rewards": False,

@@ -187,7 +187,7 @@ CHANGES: dict[str, Flags] = {
 # Flags that name the run, watch it or keep it; and workers, of which several share what they learn
 # in an order of their own.
 WITHOUT_EFFECT = {
-    *("env_id", "preset", "n_workers", "n_steps", "no_xla"),
+    *("env_id", "preset", "n_workers", "n_steps", "env_timeout_seconds", "no_xla"),
     *("load_ckpt", "ckpt_interval_seconds", "keep_ckpts"),
     *("manager_wake_interval_seconds", "log_dir", "run_name"),
     *("debug", "no_frame_numbers", "detailed_logs"),

@@ -277,6 +277,15 @@ def test_steps_are_reserved_up_to_one_rollout_past_the_end(wanted: int, n_rollou
     assert counters.read() == Counts()  # reserved is not yet done
 
 
+def test_steps_given_back_can_be_reserved_again() -> None:
+    """Analytic: of two rollouts of 5 that reach 10, one gives back 2: so one more is granted, and no more."""
+    counters = Counters(10)
+    assert [counters.reserve(5) for _ in range(3)] == [True, True, False]
+    counters.give_back(2)
+    assert [counters.reserve(5) for _ in range(2)] == [True, False]
+    assert counters.read() == Counts()
+
+
 def test_restored_counts_go_on() -> None:
     """Analytic: 95 of 100 steps are done already: one rollout of 10 more, and no lag from before."""
     counters = Counters(100, Counts(steps=95, updates=19, games=3, frames=400))

@@ -470,7 +470,9 @@ def test_a_restored_run_counts_on_and_says_what_differs(ended, finished):
 
 
 def test_a_worker_that_fails_saves_and_gives_1(ended):
-    """Analytic: one line, on stderr and in the log, though both workers fail; the rest in files."""
+    """Analytic: every game breaks; after ten restarts within a minute the environment's own error ends the
+    run, in one line on stderr and in the log, though both workers fail; the rest is in files.
+    """
     run, status, _, _ = ended["broken"]
     assert status == 1
     assert re.fullmatch(
@@ -481,7 +483,10 @@ def test_a_worker_that_fails_saves_and_gives_1(ended):
     text = (run.folder / "failure/traceback.txt").read_text()
     assert text.endswith("\nRuntimeError: the joystick broke\n\n")
     assert run.err() in run.log()
-    assert "RuntimeError" not in run.out()
+    assert run.out().count("\nRuntimeError: the joystick broke\n") == 10
+    assert run.out().count("\na game is abandoned, and not counted; a new process") == 10
+    assert run.rows()[-1]["misc/env_restarts"] == "10"
+    assert run.rows()[-1]["rl/episodes"] == "0"
     assert run.info().counters["updates"] == 0
     assert "saved run/checkpoints/ckpt-0\n" in run.out()
 

@@ -23,8 +23,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from a3c import checkpoint, evaluation, logs, network, params, resume, stopping, training
 from a3c.checkpoint import Subject
 from a3c.shared import Counters, Counts, SharedState
-from a3c.stopping import StopSignals
-from a3c.worker import Failure, Game, Measurement, Report
+from a3c.stopping import Stopped, StopSignals
+from a3c.worker import EnvRestart, Failure, Game, Measurement, Report
 from tests.fakes import NumberedEnvs
 
 SUBJECT = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
@@ -285,6 +285,25 @@ def test_a_folder_that_is_lost_on_the_way_is_told(tmp_path, signals, capsys, how
     assert folder.exists() == (how == "replaced")
 
 
+def test_a_stop_while_environments_are_built_saves(tmp_path, signals, capsys):
+    """Analytic: the wait for them ends with Stopped, and the run in order."""
+    envs = Envs()
+
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(signals.event.is_set)
+        raise Stopped
+
+    envs.wait_until_ready = stop
+    envs.reset = lambda slot: stop()
+    run = train(tmp_path / "run", signals, envs)
+    assert run.status == 143
+    assert run.info().counters == Counts()._asdict()
+    out, err = capsys.readouterr()
+    assert out.endswith("stopped at 0 steps, 0 updates, 0 games\n")
+    assert err == ""
+
+
 def test_an_error_of_the_watch_itself_stops_the_workers(tmp_path, signals, monkeypatch):
     """Analytic: a full disk, say, shows as what it is, and no thread trains on."""
 
@@ -507,6 +526,7 @@ def test_an_interval_in_which_nothing_happened(watched):
         "misc/updates": 20,
         "misc/steps_per_second": 0,
         "misc/lr": 0.375,  # a quarter of the way down
+        "misc/env_restarts": 0,
         "rl/episodes": 4,
         "rl/episode_value_mean": 9.0,  # of the latest episode, whenever that ended
     }
@@ -540,6 +560,23 @@ def test_games_are_averaged_over_the_last_hundred(watched):
     assert row["rl/episode_length_mean_100"] == 3 * np.mean(range(30, 130))
     assert watched.log.games == [(n, float(n), 3 * n) for n in range(130)]
     assert resume.GAMES_IN_MEAN == 100
+
+
+def test_restarts_are_counted_and_told(watched):
+    """Analytic: all since the run began, and one line for each, with the reason; no score comes of them."""
+    assert watched.row()["misc/env_restarts"] == 0
+    watched.take(EnvRestart("worker 3, environment 0 died (exit code -9)"), EnvRestart("it hangs"))
+    assert watched.row()["misc/env_restarts"] == 2
+    watched.take(EnvRestart("worker 1, environment 0 failed:\nTraceback\nRuntimeError: so\n"))
+    row = watched.row()
+    assert row["misc/env_restarts"] == 3
+    assert math.isnan(row["rl/episode_reward_mean_100"])
+    told = "a game is abandoned, and not counted; a new process takes its place: "
+    assert watched.log.said == [
+        (f"{told}worker 3, environment 0 died (exit code -9)", False),
+        (f"{told}it hangs", False),
+        (f"{told}worker 1, environment 0 failed:\nTraceback\nRuntimeError: so", False),
+    ]
 
 
 def test_the_first_failure_is_the_one_that_is_told(watched):

@@ -3,6 +3,7 @@
 import itertools
 import re
 import threading
+import types
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import tensorflow as tf
 
 from a3c import network, worker
 from a3c.shared import Counters, Counts, SharedState
-from a3c.stopping import StopFlag
+from a3c.stopping import StopFlag, Stopped
 from a3c.worker import (
+    EnvRestart,
     Failure,
     Game,
     Hyperparameters,
@@ -153,7 +155,7 @@ def record(local: LocalNetwork, name: str, into: list[tuple]) -> None:
 
 def record_all(local: LocalNetwork) -> list[tuple]:
     calls: list[tuple] = []
-    for name in ("act", "evaluate_last", "learn", "measure"):
+    for name in ("act", "evaluate_last", "learn", "learn_from_some", "measure"):
         record(local, name, calls)
     return calls
 
@@ -318,6 +320,125 @@ def test_episode_value_mean_is_of_the_latest_finished_episode() -> None:
     expected[7:] = values[5:7, 0].mean()
     expected[9:] = values[:9, 1].mean()
     np.testing.assert_allclose(means, expected, rtol=1e-5)
+
+
+# Environments that broke, and were replaced
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_an_update_leaves_out_what_broke(reduction: str) -> None:
+    """Parity: environment 1 of three breaks in the second of three rollouts: its update is, in float64,
+    that of the other two alone, steps included; `mean` divides by 6, not by 9.
+    """
+    h = HYPERPARAMETERS._replace(loss_reduction=reduction)
+    shared = make_shared(24, max_grad_norm=1e9, rmsprop_epsilon=1.0)
+    crew = Crew(shared, [NumberedEnvs(4, 3, faults={(4, 1)})], h)
+    local = crew.locals[0]
+    n_traces = crew.traced.n_traces
+    calls = record_all(local)
+    before, after = {}, {}
+    learn_from_some = local.learn_from_some
+
+    def learn(*arguments: object) -> object:
+        before.update(numpy_weights(shared.weights), m=numpy_weights(shared.mean_squares))
+        result = learn_from_some(*arguments)
+        after.update(numpy_weights(shared.weights))
+        return result
+
+    local.learn_from_some = learn
+    crew.run()
+    assert not crew.of_kind(Failure)
+    assert [name for name, _, _ in calls if "learn" in name] == [
+        "learn",
+        "learn_from_some",
+        "learn",
+    ]
+    assert crew.traced.n_traces == n_traces
+    ((rollout, rate),) = [arguments for _, arguments, _ in calls_of(calls, "learn_from_some")]
+    acted = [arguments[0] for _, arguments, _ in calls_of(calls, "act")]
+    np.testing.assert_array_equal(rollout.observations[:3], np.array(acted[3:6])[:, [0, 2]])
+    np.testing.assert_array_equal(rollout.observations[3], acted[6][[0, 2]])
+    np.testing.assert_array_equal(rollout.rewards.astype(int), [[3, 203], [4, 204], [5, 205]])
+    np.testing.assert_array_equal(rollout.continues, np.ones((3, 2)))
+
+    old = {name: before[name].astype(np.float64) for name in SHAPES}
+    gradients = numpy_gradients(old, rollout, h)
+    for name, g in gradients.items():
+        mean_square = 0.99 * before["m"][name] + 0.01 * g**2
+        expected = -rate * g / np.sqrt(mean_square + 1.0)
+        assert np.abs(expected).max() > 1e-4
+        np.testing.assert_allclose(after[name] - before[name], expected, rtol=1e-2, atol=2e-6)
+    # Then environment 1 is back, in its new episode.
+    _, third = rollouts_of(calls)
+    np.testing.assert_array_equal(third.observations[0] * 8, [[0, 0, 6], [1, 1, 1], [2, 0, 6]])
+    assert crew.of_kind(EnvRestart) == [EnvRestart("fault at step 4")]
+    assert shared.counters.read()[:2] == (9 + 6 + 9, 3)
+
+
+def test_learning_from_some_images_is_learning_from_so_many() -> None:
+    """Parity: two of three environments, in the function that takes any number, and in the one made for two."""
+    generator = np.random.default_rng(9)
+    rollout = Rollout(
+        generator.integers(0, 256, (2, 3, 84, 84, 4)).astype(np.uint8),
+        generator.integers(0, N_ACTIONS, (1, 3)).astype(np.int32),
+        np.array([[5, 6, 7]], np.float32),
+        np.ones((1, 3), np.float32),
+    )
+    shapes = network.weight_shapes("small", (84, 84, 4), N_ACTIONS)
+    h = HYPERPARAMETERS._replace(network="small", steps_per_update=1)
+    moved = []
+    for n_envs in (3, 2):
+        shared = make_shared(100, shapes=shapes, rmsprop_epsilon=0.1)
+        start = numpy_weights(shared.weights)
+        envs = types.SimpleNamespace(observations=rollout.observations[:, :n_envs])
+        local = make_local(shared, envs, h)
+        learn = local.learn_from_some if n_envs == 3 else local.learn
+        learn(Rollout(*(part[:, [0, 2]] for part in rollout)), np.float32(0.01))
+        moved.append({key: v.numpy() - start[key] for key, v in shared.weights.items()})
+    for key, expected in moved[1].items():
+        assert np.abs(expected).max() > 1e-6
+        np.testing.assert_allclose(moved[0][key], expected, rtol=1e-4, atol=1e-8, err_msg=key)
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_a_rollout_of_which_nothing_is_left_is_thrown_away(n_envs: int) -> None:
+    """Analytic: every environment breaks in the first rollout and in the third: no update, no steps and no
+    measurement of these; the run still gets its steps.
+    """
+    faults = {(0, 0), (2, n_envs - 1), (7, 0), (7, n_envs - 1)}
+    envs = NumberedEnvs(4, n_envs, faults=faults)
+    crew = crew_of_one(2 * 3 * n_envs, envs, number=0)
+    start = numpy_weights(crew.shared.weights)
+    calls = record_all(crew.locals[0])
+    crew.run()
+    assert not crew.of_kind(Failure)
+    acts = ["act", "act", "act"]
+    names = [name for name, _, _ in calls]
+    assert names == [*acts, *acts, "measure", "learn", *acts, *acts, "learn"]
+    second, fourth = rollouts_of(calls)
+    np.testing.assert_array_equal(second.rewards[:, 0].astype(int), [3, 4, 5])
+    np.testing.assert_array_equal(fourth.rewards[:, 0].astype(int), [9, 10, 11])
+    assert crew.shared.counters.read() == Counts(6 * n_envs, 2, 0, envs.n_frames)
+    assert len(crew.of_kind(EnvRestart)) == len(faults)
+
+    expected = make_shared(100)
+    assert_same_weights(numpy_weights(expected.weights), start)
+    local = make_local(expected, envs)
+    for rollout in (second, fourth):
+        local.learn(rollout, np.float32(0.01))
+    assert_same_weights(crew.shared.weights, expected.weights)
+
+
+def test_an_abandoned_episode_is_in_no_mean() -> None:
+    """Parity: the values of the episode that broke at step 2 are forgotten; the next one ends at step 5."""
+    envs = NumberedEnvs(4, 1, faults={(2, 0)}, terminations={(5, 0)})
+    crew = crew_of_one(3, envs)
+    calls = record_all(crew.locals[0])
+    crew.run()
+    values = [result[0, -1] for _, _, result in calls_of(calls, "act")]
+    assert len(values) == 6
+    assert crew.workers[0].episode_value_mean == pytest.approx(np.mean(values[3:]), rel=1e-5)
+    assert crew.of_kind(Game) == [Game(0, 5, 3)]
 
 
 # Several workers
@@ -559,6 +680,23 @@ def test_a_gradient_that_is_not_finite_stops_the_run_unapplied() -> None:
         assert_same_weights(ours, theirs)
     with crew.shared.gate.shut():
         pass  # nobody is left inside
+
+
+def test_a_stop_while_waiting_for_an_environment_is_no_failure() -> None:
+    """Analytic: the wait ends with Stopped, in a step or at the start; nothing of the rollout is applied."""
+
+    def stop(n: int) -> None:
+        if n == 4:
+            raise Stopped
+
+    crew = crew_of_one(300, NumberedEnvs(4, 1, on_step=stop))
+    crew.run()
+    assert crew.shared.counters.read().updates == 1
+    assert crew.reports == []
+    crew.envs[0].reset = lambda slot: stop(4)
+    crew.run()
+    assert crew.shared.counters.read().updates == 1
+    assert crew.reports == []
 
 
 @pytest.mark.parametrize("last_step", [3, 4, 5])
