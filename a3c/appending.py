@@ -1,4 +1,4 @@
-"""Lines appended to a file, however full its disk is.
+"""Lines appended to a file, however full its disk is, and lines cut off again.
 
 What does not fit waits in memory, and goes first when there is room again. Half a line that went
 out before the disk was full gets its other half then. Nothing here raises: a run is worth more than
@@ -6,6 +6,8 @@ its logs.
 """
 
 import os
+import pathlib
+from collections.abc import Callable
 from typing import BinaryIO
 
 # Days of rows and lines; what comes beyond is lost.
@@ -51,6 +53,35 @@ class Appender:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def cut_lines(path: pathlib.Path, stays: Callable[[int, list[str]], bool]) -> int:
+    """Cut a file after the last whole line that stays, given its number and its fields.
+
+    Returns how many whole lines were cut off.
+    """
+    n_bytes = end = n_cut = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file):
+                n_bytes += len(line)
+                n_cut += line.endswith(b"\n")
+                try:
+                    fields = line.decode().rstrip("\r\n").split(",")
+                    if line.endswith(b"\n") and stays(number, fields):
+                        end, n_cut = n_bytes, 0
+                except (ValueError, IndexError):
+                    continue
+    except FileNotFoundError:
+        return 0
+    cut(path, end)
+    return n_cut
+
+
+def cut(path: pathlib.Path, n_bytes: int) -> None:
+    """Cut a file that is longer, if there is one."""
+    if path.exists() and path.stat().st_size > n_bytes:
+        os.truncate(path, n_bytes)
 
 
 def in_words(error: Exception) -> str:

@@ -26,7 +26,7 @@ from gymnasium.wrappers import DtypeObservation
 
 from a3c import colours, debug_wrappers, preprocessing, seeding
 from a3c.env_process import Answer, EnvError, EnvProcess, RestartLimit, SharedObservations
-from a3c.monitor import Monitor
+from a3c.monitor import Monitor, cut_back, read_n_rows
 
 ATARI = "ale_py.env:AtariEnv"
 SUPPORTED = (
@@ -56,6 +56,12 @@ class EnvSettings:
     def in_run(self, monitor_dir: str, t_start: float) -> "EnvSettings":
         """Return the settings of a run that began at `t_start`, with the folder for its scores."""
         return dataclasses.replace(self, monitor_dir=monitor_dir, t_start=t_start)
+
+    def monitor_path(self, worker: int, env: int) -> pathlib.Path | None:
+        """Return the file for one environment's scores, if they are to be kept."""
+        if self.monitor_dir is None:
+            return None
+        return pathlib.Path(self.monitor_dir) / f"{worker}.{env}.monitor.csv"
 
 
 class EnvDescription(NamedTuple):
@@ -104,9 +110,7 @@ def make_env(
     is_image = _check_supported(settings, base)
     if see is not None and not is_image:
         base = _make_rendering(settings.env_id, base)
-    path = None
-    if settings.monitor_dir is not None:
-        path = pathlib.Path(settings.monitor_dir) / f"{worker}.{env}.monitor.csv"
+    path = settings.monitor_path(worker, env)
     monitor = Monitor(base, settings.env_id, path, settings.t_start, counts_own_steps=not is_image)
     key = (settings.seed, worker, env, first_game)
     seeds = _emulator_seeds(*key, every_game=not isinstance(base.unwrapped, AtariEnv))
@@ -300,7 +304,7 @@ class StepResult(NamedTuple):
     terminated: np.ndarray  # bool
     truncated: np.ndarray  # bool
     games: list[GameResult]
-    replaced: list[Replaced]  # since the last step; here and now they got no reward and no end
+    replaced: Sequence[Replaced] = ()  # since the last step; they got no reward and no end now
 
 
 class EnvProcesses:
@@ -308,8 +312,8 @@ class EnvProcesses:
 
     Used by one thread at a time. With a `restart_limit`, an environment whose process dies, hangs
     or raises is replaced: a new one begins a new game in its place, and the next step says so.
-    What the broken one was asked for is lost, a game that ended just then included (its row may
-    stand in the monitor file). Without a limit, or beyond it, a broken process is an EnvError,
+    What the broken one was asked for is lost, a game that ended just then included, whose row is
+    taken out of the monitor file again. Without a limit, or beyond it, a broken process is an EnvError,
     after which only `close` makes sense.
 
     observations: (n_slots, K, *shape), shared memory: `step(actions, slot)` fills one slot.
@@ -346,9 +350,11 @@ class EnvProcesses:
         self._timeout_seconds, self._is_stopped = timeout_seconds, is_stopped
         self._restart_limit = restart_limit
         self._ready = False
-        # Of each environment: the number of the game under way, and the frames of the processes
-        # that it has outlived.
+        # Of each environment: the number of the game under way, the games in its monitor file that
+        # we heard of, and the frames of the processes that it has outlived.
         self._games_under_way = list(self.next_games)
+        self._monitor_paths = [settings.monitor_path(worker, env) for env in range(n_envs)]
+        self._n_rows = [read_n_rows(path) if path else 0 for path in self._monitor_paths]
         self._n_frames_before = [0] * n_envs
         self._n_frames_of_process = [0] * n_envs
         self._replaced: list[Replaced] = []
@@ -423,6 +429,7 @@ class EnvProcesses:
                 has_begun = False
             self._games_under_way[env] += len(answer.games)
             self.next_games[env] = self._games_under_way[env] + has_begun
+            self._n_rows[env] += len(answer.games)
             self._n_frames_of_process[env] = answer.n_frames
             answers.append(answer)
         self.n_frames = sum(self._n_frames_before) + sum(self._n_frames_of_process)
@@ -432,12 +439,14 @@ class EnvProcesses:
         """Put a new process in a broken one's place, again and again until it works."""
         while self._restart_limit is not None and self._restart_limit.allows_one_more():
             self._processes[env].end()
+            path = self._monitor_paths[env]
+            n_unheard = cut_back(path, self._n_rows[env]) if path else 0
             self._replaced.append(Replaced(env, str(error)))
             self._n_frames_before[env] += self._n_frames_of_process[env]
             self._n_frames_of_process[env] = 0
-            # The broken one may have begun another game without our hearing of it. So that its
-            # streams are not used again, that one is skipped as well.
-            self._games_under_way[env] += 2
+            # The broken one may have begun another game without our hearing of it, or ended some.
+            # So that their streams are not used again, these are skipped as well.
+            self._games_under_way[env] += 1 + max(1, n_unheard)
             self._processes[env] = self._start(env)
             try:
                 answer = self._processes[env].receive()

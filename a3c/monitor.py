@@ -23,7 +23,9 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
 
-from a3c.appending import Appender
+from a3c.appending import Appender, cut_lines
+
+N_HEAD_LINES = 2
 
 
 class Game(NamedTuple):
@@ -32,6 +34,16 @@ class Game(NamedTuple):
     score: float
     length: int
     seconds: float
+
+
+def read_n_rows(path: pathlib.Path) -> int:
+    """How many games a file holds; none if there is no file yet."""
+    return max(0, path.read_bytes().count(b"\n") - N_HEAD_LINES) if path.exists() else 0
+
+
+def cut_back(path: pathlib.Path, n_rows: int) -> int:
+    """Take all but the first so many games out of a file that nobody has open; returns how many."""
+    return cut_lines(path, lambda number, _: number < N_HEAD_LINES + n_rows)
 
 
 class Monitor(gymnasium.Wrapper):

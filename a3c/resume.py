@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from a3c import checkpoint, params, run_dir
+from a3c.appending import cut, cut_lines
 from a3c.params import KNOBS, BadInput, ParsedParams
 
 GAMES_IN_MEAN = 100
@@ -133,7 +134,7 @@ def cut_back(run: Run, argv: Sequence[str]) -> Standing:
             _cut_after_steps(run.folder / name, column, n_steps)
         _cut_monitor_files(run)
         if run.info and run.info.position:
-            _cut(run.folder / "log.txt", run.info.position.log_bytes)
+            cut(run.folder / "log.txt", run.info.position.log_bytes)
     except OSError as error:
         raise BadInput(f"cannot cut {run.folder} back to its checkpoint: {error}") from error
     run_dir.record_resumption(
@@ -185,7 +186,7 @@ def _cut_after_steps(path: pathlib.Path, column: str, n_steps: int) -> None:
             return True
         return column in columns and float(fields[columns.index(column)]) <= n_steps
 
-    _cut_lines(path, stays)
+    cut_lines(path, stays)
 
 
 def _cut_monitor_files(run: Run) -> None:
@@ -193,7 +194,7 @@ def _cut_monitor_files(run: Run) -> None:
     for worker in range(p.n_workers):
         for env in range(p.envs_per_worker):
             path = _monitor_file(run.folder, worker, env)
-            _cut_lines(path, _row_stays(run, path, worker, env))
+            cut_lines(path, _row_stays(run, path, worker, env))
 
 
 def _row_stays(
@@ -206,29 +207,6 @@ def _row_stays(
     workers = run.info.position.workers if run.info and run.info.position else None
     n_rows = workers[worker].n_rows[env] if workers else 0
     return lambda number, fields: number < 2 + n_rows
-
-
-def _cut_lines(path: pathlib.Path, stays: Callable[[int, list[str]], bool]) -> None:
-    """Cut a file after the last whole line that stays, given its number and its fields."""
-    n_bytes = end = 0
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file):
-                n_bytes += len(line)
-                try:
-                    fields = line.decode().rstrip("\r\n").split(",")
-                    if line.endswith(b"\n") and stays(number, fields):
-                        end = n_bytes
-                except (ValueError, IndexError):
-                    continue
-    except FileNotFoundError:
-        return
-    _cut(path, end)
-
-
-def _cut(path: pathlib.Path, n_bytes: int) -> None:
-    if path.exists() and path.stat().st_size > n_bytes:
-        os.truncate(path, n_bytes)
 
 
 def _t_start(path: pathlib.Path) -> float | None:

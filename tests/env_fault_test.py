@@ -60,7 +60,7 @@ def test_a_run_survives_its_environments(tmp_path):
 
         processes.wait_until(n_steps_if_so, f"{n_restarts} restarts")
         before = n_steps_if_so()
-        processes.wait_until(lambda: n_steps_if_so() > before + 1000, "steps after that")
+        processes.wait_until(lambda: n_steps_if_so() > before + 200, "steps after that")
 
     try:
         wait_for(0)
@@ -100,9 +100,9 @@ def check_what_is_left(outside: pathlib.Path) -> None:
     events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
     counts = [make_ndarray(e.tensor_proto).item() for e in events.Tensors("misc/env_restarts")]
     assert counts == [row["misc/env_restarts"] for row in rows(folder)]
-    # A game that ended just when its process broke may have its row and be missing in the count.
     texts = [path.read_text() for path in (folder / "monitor").iterdir()]
     assert len(texts) == 4
     assert all(text.count("r,l,t\n") == 1 and text.endswith("\n") for text in texts)
     n_games = sum(text.count("\n") - 2 for text in texts)
-    assert last["rl/episodes"] <= n_games <= last["rl/episodes"] + len(told)
+    # The stop came in the middle of two rollouts, whose last games are not all counted.
+    assert last["rl/episodes"] <= n_games <= last["rl/episodes"] + 10

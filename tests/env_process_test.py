@@ -288,6 +288,29 @@ def test_a_broken_environment_is_replaced(tmp_path, how):
         assert file.read_text().count("\nr,l,t\n") == 1
 
 
+def test_a_game_that_nobody_heard_of_is_in_no_file(tmp_path):
+    """Analytic: it ended, and then its process failed before it could say so; earlier games stay."""
+    path = tmp_path / "0.0.monitor.csv"
+    path.write_text('#{"t_start": 0.0, "env_id": "x"}\nr,l,t\n7.0,8,9.0\n')
+    before = path.read_text()
+    settings = EnvSettings(TOY + "RaisesInReset-v0", seed=0, monitor_dir=str(tmp_path))
+    with contextlib.closing(
+        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
+    ) as envs:
+        envs.reset(0)
+        for _ in range(4):
+            assert envs.step(np.array([1]), 0).replaced == []
+        step = envs.step(np.array([1]), 0)
+        assert "coin" in step.replaced[0].why
+        assert step.games == []
+        assert path.read_text() == before
+    make = make_env(settings)
+    make.reset()
+    for _ in range(5):
+        make.step(1)
+    assert path.read_text().startswith(before + "50.0,5,")  # what was cut
+
+
 def break_no_more(envs, env, settings):
     """Let a sound environment take this one's place, at the start of its first game."""
     sound = dataclasses.replace(settings, env_id=TOY + "Vector-v0")

@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
         "position",
     },
     "failure": {"worker"},
-    "resume": {"params", "run_dir", "checkpoint"},
+    "resume": {"params", "run_dir", "checkpoint", "appending"},
     # pictures for people
     "views": {"debug_wrappers", "screens"},
     "screens": set(),

@@ -269,6 +269,17 @@ class RaisesInStep(Vector):
         return super().step(action)
 
 
+class RaisesInReset(Vector):
+    """Cannot begin its second game."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if self._n_games == 0:
+            raise RuntimeError("the coin fell through")
+        return super().reset(seed=seed, options=options)
+
+
 class HangsInStep(Vector):
     """Never comes back from its third step."""
 
@@ -308,6 +319,9 @@ class Camera(Vector):
     observation_space = gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)
 
 
+BROKEN = (RaisesInInit, LosesConnection, RaisesInStep, RaisesInReset, HangsInStep)
+
+
 def _register() -> None:
     here = __name__
     variants: dict[str, dict[str, Any]] = {
@@ -324,7 +338,7 @@ def _register() -> None:
     }
     for name, kwargs in variants.items():
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
-    for toy in (Side, Dot, Vector, Drawn, RaisesInInit, LosesConnection, RaisesInStep, HangsInStep):
+    for toy in (Side, Dot, Vector, Drawn, *BROKEN):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
     for toy in (Continuous, FromOne, Dictionary, Bytes, Camera):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
