@@ -37,6 +37,8 @@ import numpy as np
 from a3c.params import BadInput
 from a3c.run_dir import ARGS, MONITOR
 
+# A million games; nobody's file, zipped or not, should fill the memory.
+MAX_FILE_BYTES = 2**25
 FRAME_SKIP = 4  # frames in a step of an Atari agent, ours and everybody's
 AXES = {
     "steps": "agent steps",
@@ -287,8 +289,13 @@ def say(word: str) -> None:
 def read_text(path: pathlib.Path) -> str:
     """A file's text, unzipped where it ends in .gz; BadInput where it cannot be read."""
     try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode(errors="replace")
+        if not path.is_file():  # a pipe or a device may have no end
+            raise OSError("it is no file")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise OSError(f"it holds more than {MAX_FILE_BYTES:,} bytes")
+        return data.decode(errors="replace")
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"cannot read {path}: {error}") from None
 

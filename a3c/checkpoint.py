@@ -7,11 +7,10 @@ One checkpoint is three files in `checkpoints/`:
     ckpt-5000.json                  what they belong to, the counters, and checksums
 
 TensorFlow writes its two under temporary names and renames them; the JSON comes last, by rename
-too, so a checkpoint counts only when it is whole. Reading runs no code: tensors are plain arrays,
-the rest is JSON.
+too, so a checkpoint counts only when it is whole. Reading runs no code: tensors are plain arrays
+(see bundle.py), the rest is JSON.
 
-What needs no tensors (finding, checking, comparing) imports no TensorFlow, so that bad input is
-answered at once.
+Reading imports no TensorFlow, so that bad input is answered at once.
 """
 
 import contextlib
@@ -37,8 +36,16 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 
+# Of ours they have some thousand bytes; nobody's should fill the memory.
+MAX_JSON_BYTES = 2**24
+
+
 class UnusableCheckpoint(Exception):
     """A checkpoint that is missing, damaged or of something else; says so in one line."""
+
+    def __init__(self, message: str) -> None:
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+        super().__init__(shown if len(shown) <= 800 else shown[:799] + "…")
 
 
 class CannotSave(Exception):
@@ -233,6 +240,8 @@ def read_info(prefix: pathlib.Path) -> Info:
     """Read and verify a checkpoint's JSON, and the checksums of the files that it names."""
     path = prefix.with_name(prefix.name + ".json")
     try:
+        if path.stat().st_size > MAX_JSON_BYTES or not path.is_file():
+            raise ValueError("it is no file of ours")
         content = json.loads(path.read_text(encoding="utf-8"))
         _check_content(content)
     except (OSError, ValueError, RecursionError) as error:
@@ -276,7 +285,7 @@ def _check_content(content: Any) -> None:
 
 
 def _is_count(value: object, least: int = 0) -> bool:
-    return type(value) is int and value >= least
+    return type(value) is int and least <= value < 2**63
 
 
 _COUNTERS = {"steps", "updates", "games", "frames"}
@@ -321,16 +330,20 @@ def restore_weights(info: Info, weights: "dict[str, tf.Variable]") -> None:
 
 
 def _restore(info: Info, parts: "dict[str, dict[str, tf.Variable]]") -> None:
-    import tensorflow as tf
+    from a3c import bundle
 
+    variables = {
+        f"{part}/{name}/.ATTRIBUTES/VARIABLE_VALUE": variable
+        for part, of_part in parts.items()
+        for name, variable in of_part.items()
+    }
     try:
-        status = tf.train.Checkpoint(**parts).read(str(info.prefix))
-        status.assert_existing_objects_matched()
-        status.expect_partial()  # what else it holds is not asked for
-    except (ValueError, AssertionError, tf.errors.OpError) as error:
-        raise UnusableCheckpoint(
-            f"cannot restore {info.prefix}: {str(error).splitlines()[0]}"
-        ) from error
+        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+        arrays = bundle.read(info.prefix, shapes)
+    except (OSError, ValueError) as error:
+        raise UnusableCheckpoint(f"cannot restore {info.prefix}: {error}") from error
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
 
 
 def _tensor_files(prefix: pathlib.Path) -> list[pathlib.Path]:
@@ -342,6 +355,8 @@ def _tensor_files(prefix: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _file_checksum(path: pathlib.Path) -> str | None:
+    if not path.is_file():  # a pipe or a device has no end
+        return None
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -33,6 +33,9 @@ LOCK = "lock"
 MONITOR = "monitor"
 CHECKPOINTS = "checkpoints"
 
+# Ours has some thousand bytes; nobody's should fill the memory.
+MAX_ARGS_BYTES = 2**24
+
 _CODE = pathlib.Path(__file__).resolve().parent.parent
 _GIT_SECONDS = 5.0
 # Untracked modules are copied into git.txt up to here; a virtual environment that nobody told
@@ -145,6 +148,8 @@ def read_args(folder: str | os.PathLike[str]) -> RunArgs:
     """Read a run folder's args.json; BadInput where there is none or it is damaged."""
     path = pathlib.Path(folder) / ARGS
     try:
+        if path.stat().st_size > MAX_ARGS_BYTES or not path.is_file():
+            raise ValueError("it is no file of ours")
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None

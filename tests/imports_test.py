@@ -35,7 +35,8 @@ ALLOWED: dict[str, set[str]] = {
     "debug_dump": set(),
     "stopping": set(),
     "shared": {"network", "optimizer"},
-    "checkpoint": {"shared", "position", "appending"},
+    "bundle": set(),
+    "checkpoint": {"shared", "position", "appending", "bundle"},
     "worker": {
         *("losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"),
         "position",
@@ -56,7 +57,7 @@ ALLOWED["training"] = set(ALLOWED)
 ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "env"}
 NETWORK_SIDE = {
     *("network", "losses", "optimizer", "events", "logs", "debug_dump", "stopping"),
-    *("shared", "checkpoint", "worker", "position", "failure", "resume"),
+    *("shared", "bundle", "checkpoint", "worker", "position", "failure", "resume"),
 }
 EMULATORS = {"gymnasium", "ale_py"}
 
