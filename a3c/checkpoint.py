@@ -251,7 +251,7 @@ def read_info(prefix: pathlib.Path) -> Info:
     for name in sorted({f"{prefix.name}.index", *files, *found}):
         if name not in files or files[name] != found.get(name):
             raise UnusableCheckpoint(
-                f"{prefix.with_name(name)} is missing or damaged:"
+                f"{prefix.parent / name} is missing or damaged:"
                 f" its checksum is not the one in {path.name}"
             )
     subject = Subject(*(content[name] for name in Subject._fields))

@@ -1,4 +1,7 @@
-"""Environment processes of a real run that are killed or stopped in its middle: it goes on."""
+"""Environment processes of a real run that are killed or stopped in its middle: it goes on.
+
+While it is running, it is also looked at for open ports: there are none.
+"""
 
 import contextlib
 import csv
@@ -64,6 +67,7 @@ def test_a_run_survives_its_environments(tmp_path):
 
     try:
         wait_for(0)
+        assert processes.open_ports(processes.members(run.pid)) == []
         seen = set(env_pids(run.pid))
         os.kill(min(seen), signal.SIGKILL)
         wait_for(1)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import select
 import signal
 import subprocess
@@ -102,6 +103,23 @@ def members(session: int) -> list[int]:
             if int(its_session) == session and state != "Z":
                 found.append(int(folder.name))
     return sorted(found)
+
+
+def open_ports(pids: Sequence[int]) -> list[str]:
+    """The TCP and UDP sockets of these processes that wait for anybody: their local addresses."""
+    inodes = set()
+    for pid in pids:
+        for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes |= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(link)))
+    found = []
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            is_open = fields[3] == "0A" or table.startswith("udp")
+            if is_open and fields[9] in inodes:
+                found.append(f"{table} {fields[1]}")
+    return found
 
 
 def end(process: subprocess.Popen) -> None:

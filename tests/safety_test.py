@@ -1,0 +1,305 @@
+"""Nothing that is read back runs code, leads out of its folder, or fills the memory; no port is open."""
+
+import ast
+import contextlib
+import gzip
+import io
+import json
+import os
+import pathlib
+import pickle
+import re
+import socket
+import subprocess
+
+import numpy as np
+import pytest
+
+import plot_runs
+from a3c import checkpoint, params, run_dir
+from tests import fuzz, processes
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCES = [*sorted((ROOT / "a3c").glob("*.py")), *sorted(ROOT.glob("*.py"))]
+
+# Modules that make objects, and so run code, of what they read.
+FORBIDDEN_MODULES = {
+    *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"),
+    *(
+        "yaml",
+        "jsonpickle",
+        "runpy",
+        "code",
+        "codeop",
+        "xmlrpc",
+        "telnetlib",
+        "http",
+        "socketserver",
+    ),
+}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "input", "breakpoint"}
+# Of modules: what runs a shell, or reads pickles unless told not to.
+FORBIDDEN_ATTRIBUTES = {
+    *("os.system", "os.popen", "pickle.load", "pickle.loads", "yaml.load", "np.load", "numpy.load"),
+    *("tf.saved_model.load", "tf.keras.models.load_model", "tf.io.parse_tensor", "tf.py_function"),
+    *("tf.numpy_function", "socket.create_server", "torch.load", "pandas.read_pickle"),
+}
+
+
+def dangers_in(source: str) -> list[str]:
+    """What in a source could run code that it reads, or open a door: one line each."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [
+                f"import {a.name}" for a in node.names if a.name.split(".")[0] in FORBIDDEN_MODULES
+            ]
+        elif isinstance(node, ast.ImportFrom):
+            if (node.module or "").split(".")[0] in FORBIDDEN_MODULES:
+                found.append(f"from {node.module}")
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
+            is_safe = name in ("np.load", "numpy.load") and keywords.get("allow_pickle") == "False"
+            if name in FORBIDDEN_CALLS or (name in FORBIDDEN_ATTRIBUTES and not is_safe):
+                found.append(f"{name}()")
+            if name.endswith((".bind", ".listen")):
+                found.append(f"{name}()")
+            if keywords.get("shell", "False") != "False" or keywords.get("allow_pickle") == "True":
+                found.append(f"{name}(shell or allow_pickle)")
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_source_runs_what_it_reads(path):
+    """Analytic: no pickle, eval or yaml; `np.load` only with allow_pickle=False; no shell; no server."""
+    assert dangers_in(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("import pickle", "from pickle import loads", "import yaml", "import dill as d"),
+        *("eval(text)", "exec(text)", "compile(t, '', 'exec')", "__import__(name)"),
+        *("np.load(path)", "np.load(path, allow_pickle=True)", "x.read(allow_pickle=True)"),
+        *("yaml.load(file)", "os.system(c)", "subprocess.run(c, shell=True)", "s.bind(('', 80))"),
+        *("s.listen()", "tf.saved_model.load(p)", "def f():\n    import marshal"),
+    ],
+)
+def test_a_danger_is_found(source):
+    """Analytic: negative control; `re.compile` and a safe `np.load` are none."""
+    assert dangers_in(source)
+    assert dangers_in("re.compile('a')\nnp.load(p, allow_pickle=False)\nimport json") == []
+
+
+def test_code_is_imported_by_name_in_one_place():
+    """Analytic: `module:Id` runs the module by design, and --help and the README say so."""
+    users = [p.name for p in SOURCES if "import_module(" in p.read_text(encoding="utf-8")]
+    assert users == ["env.py"]
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+        params.parse(["--help"])
+    for text in (out.getvalue(), (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert re.search(
+            r"module:Id\W+imports\s+(the|a)\s+module\s+first,\s+which\s+runs\s+its\s+code", text
+        )
+
+
+# Hostile files
+
+
+class Bomb:
+    """Would leave a file behind where it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("exploded",)
+
+
+def checkpoint_files(folder: pathlib.Path, **changes: object) -> pathlib.Path:
+    """A whole checkpoint of fuzz.py's two weights, and its JSON's members changed."""
+    prefix = folder / "ckpt-70"
+    files = {"ckpt-70.index": fuzz.INDEX, "ckpt-70.data-00000-of-00001": fuzz.DATA}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    sums = {name: checkpoint._file_checksum(folder / name) for name in files}
+    seal(prefix, fuzz.INFO | {"files": sums} | changes)
+    return prefix
+
+
+def seal(prefix: pathlib.Path, info: dict) -> None:
+    info = {name: value for name, value in info.items() if name != "checksum"}
+    text = json.dumps(info | {"checksum": checkpoint._checksum(info)})
+    prefix.with_name(prefix.name + ".json").write_text(text)
+
+
+def refuse(prefix: pathlib.Path) -> str:
+    """The line with which a checkpoint is refused."""
+    with pytest.raises(checkpoint.UnusableCheckpoint) as error:
+        checkpoint.restore(checkpoint.read_info(prefix), fuzz.make_shared())
+    fuzz.check_line(str(error.value))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("suffix", ["json", "index", "data-00000-of-00001"])
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_a_pickle_is_not_unpickled(tmp_path, monkeypatch, suffix, protocol):
+    """Analytic: in each file of a checkpoint, with checksums that fit: refused, and nothing has run."""
+    monkeypatch.chdir(tmp_path)
+    bomb = pickle.dumps(Bomb(), protocol)
+    prefix = checkpoint_files(tmp_path)
+    path = tmp_path / f"ckpt-70.{suffix}"
+    path.write_bytes(bomb)
+    if suffix != "json":
+        sums = {
+            p.name: checkpoint._file_checksum(p) for p in tmp_path.iterdir() if p.suffix != ".json"
+        }
+        seal(prefix, fuzz.INFO | {"files": sums})
+    refuse(prefix)
+    assert not (tmp_path / "exploded").exists()
+    pickle.loads(bomb)  # the bomb is a bomb
+    assert (tmp_path / "exploded").exists()
+
+
+def test_the_files_of_the_tests_above_are_fine_without_a_bomb(tmp_path):
+    """Analytic: or nothing would have been shown."""
+    shared = fuzz.make_shared()
+    checkpoint.restore(checkpoint.read_info(checkpoint_files(tmp_path)), shared)
+    np.testing.assert_array_equal(shared.mean_squares["w_kernel"].array, [[0, 1], [2, 3], [4, 5]])
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../secret", "a/../../secret", "..", ".", "", "secret\0", "other.index"]
+)
+def test_a_name_in_a_json_leads_nowhere(tmp_path, name):
+    """Analytic: a file is read because it is beside the JSON, not because that names it."""
+    (tmp_path / "secret").write_text("s")
+    (tmp_path / "folder").mkdir()
+    prefix = checkpoint_files(tmp_path / "folder")
+    opened = []
+    original = checkpoint._file_checksum
+    sums = {
+        name: original(tmp_path / "secret"),
+        **{p.name: original(p) for p in prefix.parent.iterdir() if p.suffix != ".json"},
+    }
+    seal(prefix, fuzz.INFO | {"files": sums})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "_file_checksum", lambda p: opened.append(p) or original(p))
+        refuse(prefix)
+    assert all(path.parent == prefix.parent for path in opened)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("suffix", ["json", "index", "data-00000-of-00001"])
+def test_what_has_no_end_is_not_read(tmp_path, kind, suffix):
+    """Analytic: a pipe that nobody writes to, and /dev/zero."""
+    prefix = checkpoint_files(tmp_path)
+    path = tmp_path / f"ckpt-70.{suffix}"
+    path.unlink()
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    refuse(prefix)
+    args = tmp_path / "args.json"
+    os.mkfifo(args) if kind == "pipe" else args.symlink_to("/dev/zero")
+    with pytest.raises(params.BadInput):
+        run_dir.read_args(tmp_path)
+    with pytest.raises(params.BadInput):
+        plot_runs.read_text(args)
+
+
+def test_what_is_too_large_is_not_read(tmp_path):
+    """Analytic: a JSON of 100 MB; a zipped CSV whose 100 kB would be 100 MB."""
+    prefix = checkpoint_files(tmp_path)
+    for path in (tmp_path / "ckpt-70.json", tmp_path / "args.json"):
+        path.touch()
+        os.truncate(path, 10**8)  # takes no room
+    assert "no file of ours" in refuse(prefix)
+    with pytest.raises(params.BadInput, match="no file of ours"):
+        run_dir.read_args(tmp_path)
+    zipped = tmp_path / "monitor.csv.gz"
+    zipped.write_bytes(gzip.compress(bytes(10**8)))
+    with pytest.raises(params.BadInput, match="more than"):
+        plot_runs.read_text(zipped)
+
+
+@pytest.mark.parametrize("name", ["steps", "updates", "games", "frames"])
+def test_counters_are_numbers_that_can_be_counted_on(tmp_path, name):
+    """Analytic: none of 400 digits, at which the first division would fail."""
+    counters = fuzz.INFO["counters"]
+    for number in (10**400, 2**63, -1, 1.5, True, "7", None):
+        assert "counters" in refuse(checkpoint_files(tmp_path, counters=counters | {name: number}))
+    assert checkpoint.read_info(checkpoint_files(tmp_path, counters=counters | {name: 2**63 - 1}))
+
+
+# Names
+
+NASTY = [
+    *("../x", "..", ".", "/x", "a/../../x", "a\nb", "\x1b[2J", "x" * 10_000, "\0", "a\\..\\b"),
+    *("~", "-rf", "$(touch x)", "\u202exyz", "", "con", "a b", "é", ".hidden", "\udc80"),
+]
+
+
+@pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
+@pytest.mark.parametrize("where", ["env_id", "run_name"])
+def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name):
+    """Analytic: the folder is one below runs/, of printable characters; or there is one line."""
+    monkeypatch.chdir(tmp_path)
+    argv = ["--", name] if where == "env_id" else [f"--run_name={name}", "CartPole-v1"]
+    try:
+        parsed = params.parse(argv)
+    except params.BadInput as error:
+        fuzz.check_line(str(error))
+        assert list(tmp_path.iterdir()) == []
+        return
+    parsed = params.resolve_network(parsed, "vector")
+    folder = run_dir.create(parsed, argv)
+    assert folder.parent == pathlib.Path("runs")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    (made,) = (tmp_path / "runs").iterdir()
+    assert made.name == folder.name
+    assert made.name.isprintable()
+    assert len(made.name) < 200
+    assert run_dir.read_args(folder).params == parsed.params
+
+
+# Packages
+
+
+def test_every_locked_package_has_hashes():
+    """Analytic: and comes from no index of the lock's own."""
+    lock = json.loads((ROOT / "Pipfile.lock").read_text(encoding="utf-8"))
+    packages = lock["default"] | lock["develop"]
+    assert len(packages) > 40
+    assert all(
+        re.fullmatch(r"sha256:[0-9a-f]{64}", h) for p in packages.values() for h in p["hashes"]
+    )
+    assert all(package["hashes"] for package in packages.values())
+    assert lock["_meta"]["sources"] == []
+
+
+def test_the_audit_cannot_pass_unasked():
+    """Analytic: strictly, by hash, about all of the lock, from outside of the project's environment."""
+    done = subprocess.run(["make", "-n", "audit"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert re.search(
+        r"pipenv requirements --dev --hash > \.audit/requirements\.txt$", done.stdout, re.M
+    )
+    (audit,) = (
+        line for line in done.stdout.splitlines() if line.startswith(".audit/bin/pip-audit")
+    )
+    flags = {"--strict", "--disable-pip", "--require-hashes", "--requirement"}
+    assert flags <= set(audit.split())
+    assert "audit" not in (ROOT / "Pipfile").read_text(encoding="utf-8")
+
+
+# Ports
+
+
+def test_a_port_is_found():
+    """Analytic: negative control of env_fault_test.py, which looks into a whole run."""
+    before = processes.open_ports([os.getpid()])
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(type=socket.SOCK_DGRAM) as udp,
+    ):
+        udp.bind(("127.0.0.1", 0))
+        numbers = [each.getsockname()[1] for each in (server, udp)]
+        found = set(processes.open_ports([os.getpid()])) - set(before)
+    assert found == {f"tcp 0100007F:{numbers[0]:04X}", f"udp 0100007F:{numbers[1]:04X}"}
