@@ -4,6 +4,7 @@ PYTHON ?= python3
 # The oldest version comes first: packages are locked under it (see `lock`).
 PYTHON_VERSIONS := 3.11 3.12 3.13
 PIPENV_VERSION := 2026.10.3
+PIP_AUDIT_VERSION := 2.10.1
 ARGS ?= --n_workers 16 PongNoFrameskip-v4
 BENCH ?=
 PROFILE ?=
@@ -20,6 +21,7 @@ PIPENV_READY := .pipenv/ready-$(PIPENV_VERSION)
 RUNTIME_READY := .venv/ready-runtime
 DEV_READY := .venv/ready-dev
 PEER_READY := .peer/ready
+AUDIT_READY := .audit/ready-$(PIP_AUDIT_VERSION)
 
 FAST_TESTS := not slow and not weekly
 
@@ -27,7 +29,7 @@ python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
 	Name another: make PYTHON=python$(firstword $(1))))
 
-.PHONY: help train test check test-slow soak mutants pins bench bench-long bench-scaling profile format images lock clean
+.PHONY: help train test check test-slow soak mutants pins bench bench-long bench-scaling profile format images audit lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -76,8 +78,13 @@ images: $(RUNTIME_READY) ## the README's pictures, from an agent's run folder: m
 	@test -n "$(RUN)" || { echo "name a run folder of an Atari agent that plays: make images RUN=runs/..." >&2; exit 2; }
 	$(VENV_PYTHON) images/make_images.py "$(RUN)"
 
+# Strict: a package that the database does not know, or a database that cannot be asked, is no pass.
+audit: $(PIPENV_READY) $(AUDIT_READY) ## ask the database of known vulnerabilities about every locked package
+	$(PIPENV) requirements --dev --hash > .audit/requirements.txt
+	.audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement .audit/requirements.txt
+
 clean: ## remove what set-up, tests and tools made; runs/ stays
-	rm -rf .venv .pipenv .peer .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pipenv .peer .audit .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PIPENV_READY):
@@ -85,6 +92,13 @@ $(PIPENV_READY):
 	rm -rf .pipenv
 	$(PYTHON) -m venv .pipenv
 	.pipenv/bin/python -m pip install --quiet --disable-pip-version-check pipenv==$(PIPENV_VERSION)
+	touch $@
+
+# In an environment of its own: what asks about the packages is none of them.
+$(AUDIT_READY):
+	rm -rf .audit
+	$(PYTHON) -m venv .audit
+	.audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==$(PIP_AUDIT_VERSION)
 	touch $@
 
 # A folder that is not a working virtual environment (its creation was cut short) is made anew:

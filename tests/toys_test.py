@@ -88,7 +88,7 @@ def test_vector_counts_steps_and_games():
 
 
 def test_the_broken_toys_break():
-    """Analytic: two cannot be built, one fails at its third step."""
+    """Analytic: two cannot be built, one fails at its third step, one at its second reset."""
     with pytest.raises(RuntimeError, match="cartridge"):
         toys.RaisesInInit()
     with pytest.raises(EOFError, match="game server"):
@@ -99,6 +99,10 @@ def test_the_broken_toys_break():
     env.step(0)
     with pytest.raises(RuntimeError, match="joystick"):
         env.step(0)
+    env = toys.RaisesInReset()
+    env.reset()
+    with pytest.raises(RuntimeError, match="coin"):
+        env.reset()
 
 
 def test_a_dot_walks_vanishes_and_pays_for_its_corner():
