@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 MARK = "A3C-DUMP"
-# Memory stays bounded whatever a log holds; 2,000 steps of Atari frames are about as long.
-MAX_LINE_BYTES = 2**28
+# Memory stays bounded whatever a log holds, below 1 GB; 1,000 steps of Atari frames are as long.
+MAX_LINE_BYTES = 2**27
+PIECE_BYTES = 2**16  # of a line are parsed at a time, for that takes hundred times the room
 
 
 def dump(update: "tf.Tensor", purpose: str, **tensors: "tf.Tensor") -> None:
@@ -107,8 +108,8 @@ _MARK = MARK.encode()
 # A line that lost one of these still has the others.
 _SIGNS = (_MARK, b" purpose=", b" dtype=")
 _HEAD = re.compile(
-    rb"A3C-DUMP update=(\d{1,18}) purpose=(\w+) name=(\w+) dtype=(\w+)"
-    rb" shape=((?:\d{1,18}(?:,\d{1,18})*)?) \["
+    rb"A3C-DUMP update=(\d{1,18}) purpose=(\w{1,40}) name=(\w{1,40}) dtype=(\w{1,20})"
+    rb" shape=((?:\d{1,18}(?:,\d{1,18}){,15})?) \["
 )
 
 
@@ -131,12 +132,28 @@ def _parse(number: int, line_number: int, line: bytes) -> Record:
         raise _NotWhole(f"its dtype {dtype} is none that is dumped")
     shape = tuple(int(side) for side in sides.split(",")) if sides else ()
     try:
-        array = _PARSERS[dtype](line[head.end() : -1])
+        pieces = _pieces(line, head.end(), len(line) - 1)
+        array = np.concatenate([_PARSERS[dtype](piece) for piece in pieces])
     except (ValueError, ArithmeticError):
         raise _NotWhole(f"something in it is no {dtype}") from None
     if math.prod(shape) != array.size:
         raise _NotWhole(f"it has {array.size} elements where its shape has {math.prod(shape)}")
-    return Record(number, line_number, int(update), purpose, name, array.reshape(shape))
+    try:
+        array = array.reshape(shape)
+    except ValueError:  # of no elements, but of sides that no array has
+        raise _NotWhole("its shape is none that an array can have") from None
+    return Record(number, line_number, int(update), purpose, name, array)
+
+
+def _pieces(line: bytes, start: int, end: int) -> Iterator[bytes]:
+    """The text between two places of a line, parted at blanks; ValueError where it ends in one."""
+    first = start
+    while end - start > PIECE_BYTES and (blank := line.find(b" ", start + PIECE_BYTES, end)) >= 0:
+        yield line[start:blank]
+        start = blank + 1
+    if first < start == end:
+        raise ValueError
+    yield line[start:end]
 
 
 def _parse_uint8(text: bytes) -> np.ndarray:

@@ -246,6 +246,61 @@ def test_a_line_that_never_ends_is_not_held(monkeypatch):
     assert last.line == 4
 
 
+@pytest.mark.parametrize(
+    ("damage", "by", "problem"),
+    [
+        (b"shape=2", b"shape=2" + b",1" * 103, "head"),  # more sides than an array can have
+        (b"shape=2", b"shape=0,999999999999999999,999999999999999999", "its"),
+        (b"float32", b"float" + b"x" * 10_000, "head"),
+        (b"returns", b"r" * 10_000, "head"),
+        (b"update=12", b"update=" + b"1" * 10_000, "head"),
+    ],
+)
+def test_a_head_without_measure_is_named_in_one_line(damage, by, problem):
+    """Analytic: found by fuzzing: sides, types and names that no dump has."""
+    (found,) = read_all(LINES[2].replace(damage, by))
+    assert isinstance(found, Damaged)
+    assert problem in found.problem
+    assert len(found.problem) < 200
+
+
+@pytest.mark.parametrize(
+    "text", [b"1 2 3 4 5 6 7 8 9", b"250 9 31", b"7", b"1  2 3", b"1 2 3 ", b" 1 2", b""]
+)
+@pytest.mark.parametrize("dtype", [b"uint8", b"int32", b"float32"])
+def test_a_line_is_parsed_in_pieces(monkeypatch, text, dtype):
+    """Parity: whatever the pieces' size, as in one; a blank too many is found where it is cut as well."""
+    form = b"A3C-DUMP update=0 purpose=act name=o dtype=%b shape=%d [%b]\n"
+    line = form % (dtype, len(text.split()), text)
+    (whole,) = read_all(line)
+    for n_bytes in range(1, 20):
+        monkeypatch.setattr(debug_dump, "PIECE_BYTES", n_bytes)
+        (found,) = read_all(line)
+        if isinstance(whole, Damaged):
+            assert found == whole
+        else:
+            np.testing.assert_array_equal(found.array, whole.array)
+            assert found.array.dtype == whole.array.dtype
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("uint8", 4), ("int32", 7), ("float32", 7)])
+def test_parsing_a_line_takes_a_few_times_its_length(monkeypatch, dtype, most):
+    """Analytic: so that the longest that is read, of single digits, stays below 1 GB."""
+    assert most * debug_dump.MAX_LINE_BYTES < 1e9
+    n_bytes = 2**18
+    monkeypatch.setattr(debug_dump, "PIECE_BYTES", 2**9)  # as small beside the line
+    head = f"A3C-DUMP update=0 purpose=act name=o dtype={dtype} shape={n_bytes // 2} [".encode()
+    log = io.BytesIO(head + b"1 " * (n_bytes // 2 - 1) + b"1]\n")
+    tracemalloc.start()
+    try:
+        (record,) = debug_dump.read(log)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert record.array.size == n_bytes // 2
+    assert peak < most * n_bytes
+
+
 class Repeated(io.RawIOBase):
     """A log that holds a text many times, without holding it."""
 
