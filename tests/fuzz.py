@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 import plot_runs
+import preprocessing_play
+import run_checkpoint
 import show_debug_data
 from a3c import checkpoint, debug_dump, params, run_dir
 from tests.bundle_files import HEADER, block, entry, table
@@ -134,20 +136,30 @@ FLAGS = [*(f"--{name}" for name in params.KNOBS if name != "env_id"), "--help", 
 
 def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
     """A command line for one of the programs; none is carried out."""
-    program = rng.randrange(20)
+    program = rng.randrange(25)
     if program == 0:
         return _try_main(plot_runs.main, _words(rng, ["--out", "--group", "--smooth", "--axis"]))
     if program == 1:
         return _try_main(show_debug_data.main, _words(rng, ["--out", "--updates", "--purpose"]))
-    argv = _words(rng, FLAGS)
+    if program == 2:
+        flags = [
+            "--episodes",
+            "--seed",
+            "--json",
+            "--video",
+            "--speed",
+            "--n_envs",
+            "--eyes",
+            "--help",
+        ]
+        return _parse(run_checkpoint._parse, _words(rng, flags)) is not HELPED
+    if program == 3:
+        flags = ["--preprocessing", "--seed", "--policy", "--steps", "--record", "--help"]
+        return _parse(preprocessing_play._parse, _words(rng, flags)) is not HELPED
+    parsed = _parse(params.parse, _words(rng, FLAGS))
+    if parsed is HELPED:
+        return True
     with refused_by(params.BadInput):
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                parsed = params.parse(argv)
-        except SystemExit as end:
-            if end.code != 0 or not {"--help", "-h"} & set(argv):
-                raise Finding(f"exits with {end.code}") from end
-            return True
         parsed = params.resolve_network(parsed, rng.choice(("image", "vector")))
         if params.from_json(json.loads(json.dumps(params.to_json(parsed)))) != parsed:
             raise Finding("it does not come back from its JSON")
@@ -157,6 +169,20 @@ def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
     ):
         raise Finding(f"the run folder would be {place}")
     return True
+
+
+HELPED = object()
+
+
+def _parse(parse: Callable[[list[str]], Any], argv: list[str]) -> Any:
+    """What a program makes of its arguments; HELPED where it has given help instead."""
+    with refused_by(params.BadInput), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return parse(argv)
+        except SystemExit as end:
+            if end.code != 0 or not {"--help", "-h"} & set(argv):
+                raise Finding(f"exits with {end.code}") from end
+            return HELPED
 
 
 def _words(rng: random.Random, flags: list[str]) -> list[str]:
