@@ -136,8 +136,14 @@ def _first_games(
     """The number of the game with which each environment of a worker begins."""
     if standing and standing.next_games:
         return standing.next_games[worker]
-    # A restored run has games of its own, after those that the first one played.
-    return [info.counters["games"] + 1] * n_envs if info else None
+    if info is None:
+        return None
+    # A restored run has games of its own, after those that the first one played; where games were
+    # abandoned, their numbers are higher than the count of those that ended.
+    played = [info.counters["games"] + 1]
+    if info.position:
+        played += [game for worker in info.position.workers for game in worker.next_games]
+    return [max(played)] * n_envs
 
 
 if __name__ == "__main__":

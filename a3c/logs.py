@@ -29,7 +29,7 @@ FIGURES = (
     "misc/lr",
     "misc/policy_lag_mean",  # updates of others between a worker's copy and its own
     "misc/policy_lag_max",
-    "misc/env_restarts",  # environment processes replaced, since this process began
+    "misc/env_restarts",  # environment processes replaced
     "rl/episode_reward_mean_100",  # whole games as Monitor sees them, here and in the next two
     "rl/episode_length_mean_100",
     "rl/episodes",

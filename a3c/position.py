@@ -23,24 +23,24 @@ class Position(NamedTuple):
 
     workers: list[WorkerPosition]
     log_bytes: int  # length of log.txt
+    n_env_restarts: int = 0  # of those that log.txt tells of
 
     def to_json(self) -> dict[str, Any]:
-        return {"workers": [w._asdict() for w in self.workers], "log_bytes": self.log_bytes}
+        return self._asdict() | {"workers": [w._asdict() for w in self.workers]}
 
 
 def from_json(content: object) -> Position:
     """The inverse of to_json; ValueError on what that could not have written."""
     if not (
         isinstance(content, dict)
-        and set(content) == set(Position._fields)
+        # Restarts were not always counted.
+        and set(content) | {"n_env_restarts"} == set(Position._fields)
         and isinstance(content["workers"], list)
-        and _are_counts([content["log_bytes"]])
+        and _are_counts([content["log_bytes"], content.get("n_env_restarts", 0)])
         and all(map(_is_worker, content["workers"]))
     ):
         raise ValueError("its position is missing or of the wrong type")
-    return Position(
-        [WorkerPosition(**worker) for worker in content["workers"]], content["log_bytes"]
-    )
+    return Position(**content | {"workers": [WorkerPosition(**w) for w in content["workers"]]})
 
 
 def _is_worker(content: object) -> bool:

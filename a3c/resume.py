@@ -22,8 +22,6 @@ from a3c.appending import cut, cut_lines
 from a3c.params import KNOBS, BadInput, ParsedParams
 
 GAMES_IN_MEAN = 100
-# Of each CSV that grows with the run, the column that says at how many steps a row was written.
-STEPS_COLUMNS = {"progress.csv": "misc/steps", "evaluations.csv": "steps"}
 # Flags that say where a run came from, not how it goes on.
 _OF_ITS_START = {"log_dir", "run_name", "load_ckpt", "lr_decay_to_zero_by_n_steps"}
 
@@ -50,6 +48,7 @@ class Standing(NamedTuple):
     generators: list[Mapping[str, Any]] | None  # states of those that draw each worker's actions
     n_rows: list[list[int]]  # of each worker's environments, games in its monitor file
     last_games: list[tuple[float, int]]  # score and length
+    n_env_restarts: int
     t_start: float | None  # from which monitor files count their seconds; None: there is none yet
 
 
@@ -130,8 +129,9 @@ def cut_back(run: Run, argv: Sequence[str]) -> Standing:
         for name in (run_dir.MONITOR, run_dir.CHECKPOINTS):
             (run.folder / name).mkdir(exist_ok=True)
         checkpoint.set_aside_newer(run.folder / run_dir.CHECKPOINTS, n_steps if run.info else -1)
-        for name, column in STEPS_COLUMNS.items():
-            _cut_after_steps(run.folder / name, column, n_steps)
+        most = {"misc/steps": n_steps, "misc/env_restarts": _n_env_restarts(run)}
+        _cut_rows(run.folder / "progress.csv", most)
+        _cut_rows(run.folder / "evaluations.csv", {"steps": n_steps})
         _cut_monitor_files(run)
         if run.info and run.info.position:
             cut(run.folder / "log.txt", run.info.position.log_bytes)
@@ -168,6 +168,7 @@ def _standing(run: Run) -> Standing:
         generators=[worker.generator for worker in workers] if workers else None,
         n_rows=n_rows,
         last_games=[(score, length) for score, length, _ in by_time[-GAMES_IN_MEAN:]],
+        n_env_restarts=_n_env_restarts(run),
         t_start=next((start for start in starts if start is not None), None),
     )
 
@@ -176,15 +177,28 @@ def _monitor_file(folder: pathlib.Path, worker: int, env: int) -> pathlib.Path:
     return folder / run_dir.MONITOR / f"{worker}.{env}.monitor.csv"
 
 
-def _cut_after_steps(path: pathlib.Path, column: str, n_steps: int) -> None:
-    """Cut off the rows of later steps; a damaged row among those that stay stays as well."""
+def _n_env_restarts(run: Run) -> int:
+    return run.info.position.n_env_restarts if run.info and run.info.position else 0
+
+
+def _cut_rows(path: pathlib.Path, most: Mapping[str, int]) -> None:
+    """Cut off the rows that have more in one of these columns, of which the first must be there.
+
+    So go the rows of later steps, and of later restarts at the same steps. A damaged row among
+    those that stay stays as well, and so does one whose restarts nobody counted.
+    """
     columns: list[str] = []
+    needed = next(iter(most))
 
     def stays(number: int, fields: list[str]) -> bool:
         if number == 0:
             columns.extend(fields)
             return True
-        return column in columns and float(fields[columns.index(column)]) <= n_steps
+        return needed in columns and not any(
+            float(fields[columns.index(column)]) > n
+            for column, n in most.items()
+            if column in columns
+        )
 
     cut_lines(path, stays)
 
@@ -222,7 +236,7 @@ def _t_start(path: pathlib.Path) -> float | None:
 def _read_games(path: pathlib.Path) -> Iterator[tuple[float, int, float]]:
     """Score, length and time of each row; a damaged one counts as a row whose game is not known."""
     try:
-        lines = path.read_bytes().splitlines()[2:]
+        lines = path.read_bytes().split(b"\n")[2:-1]
     except FileNotFoundError:
         return
     for line in lines:

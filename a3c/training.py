@@ -253,6 +253,7 @@ class _Watch:
     def take_over(self, standing: resume.Standing) -> None:
         """Go on with what the logs need of a run that is resumed."""
         self._last_games.extend(standing.last_games)
+        self._n_env_restarts = standing.n_env_restarts
 
     def run(self) -> int:
         """Start the workers, watch them to their end, save; returns the exit status."""
@@ -302,7 +303,9 @@ class _Watch:
         # There are fewer workers, or none, where a signal came while they were being made.
         not_made = self._positions[len(self._workers) :]
         return Position(
-            [*(worker.position for worker in self._workers), *not_made], self._log.n_bytes()
+            [*(worker.position for worker in self._workers), *not_made],
+            self._log.n_bytes(),
+            self._n_env_restarts,
         )
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:

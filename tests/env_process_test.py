@@ -272,6 +272,7 @@ def test_a_broken_environment_is_replaced(tmp_path, how):
         assert broken.rewards.tolist() == [0, 0, 10]
         assert not (broken.terminated | broken.truncated).any()
         np.testing.assert_array_equal(envs.observations[1], [[3, 0], [0, 0], [3, 0]])
+        assert envs.next_games == [1, 2, 1]  # no step of the new one's first has been taken
         assert envs.n_frames == 8  # its last two steps, and not the third, which nobody heard of
         games = []
         for slot in (0, 1):
@@ -282,6 +283,7 @@ def test_a_broken_environment_is_replaced(tmp_path, how):
         np.testing.assert_array_equal(envs.observations[1], [[0, 1], [2, 0], [0, 1]])
         assert [(game.env, game.score, game.length) for game in games] == [(0, 0, 5), (2, 50, 5)]
         assert envs.n_frames == 14
+        assert envs.next_games == [1, 3, 1]
     rows = {p.name: p.read_text().splitlines()[2:] for p in sorted(tmp_path.iterdir())}
     assert [len(rows[f"1.{env}.monitor.csv"]) for env in range(3)] == [1, 0, 1]
     for file in tmp_path.iterdir():
@@ -304,11 +306,28 @@ def test_a_game_that_nobody_heard_of_is_in_no_file(tmp_path):
         assert "coin" in step.replaced[0].why
         assert step.games == []
         assert path.read_text() == before
+        assert envs.next_games == [2]
     make = make_env(settings)
     make.reset()
     for _ in range(5):
         make.step(1)
     assert path.read_text().startswith(before + "50.0,5,")  # what was cut
+
+
+def test_games_that_ended_unheard_are_not_played_again(tmp_path):
+    """Analytic: two have rows that nobody was told of, and a third may have been begun: the next is 3."""
+    settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(tmp_path))
+    with contextlib.closing(
+        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
+    ) as envs:
+        envs.reset(0)
+        path = tmp_path / "0.0.monitor.csv"
+        before = path.read_text()
+        path.write_text(before + "1.0,5,0.1\n2.0,5,0.2\n3.0,")
+        os.kill(envs.pids[0], signal.SIGKILL)
+        assert len(envs.step(np.array([0]), 1).replaced) == 1
+        assert envs.next_games == [3]
+        assert path.read_text() == before
 
 
 def break_no_more(envs, env, settings):

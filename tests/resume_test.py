@@ -18,6 +18,7 @@ from a3c.params import BadInput
 from tests import processes
 
 DRAWN = "tests.toys:toys/Drawn-v0"
+BRITTLE = "tests.toys:toys/Brittle-v0"
 PONG = "tests.toys:toys/ShortPong-v0"
 
 
@@ -97,6 +98,34 @@ def test_a_run_that_is_resumed_where_games_begin_is_the_one_never_stopped(env_id
     assert rows("whole")[-1][mean] == rows("parts")[-1][mean]
 
 
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_so_is_a_run_whose_environments_break(n_envs):
+    """Golden: in both halves; the streams of games that were abandoned are not used again, these games have
+    no rows, and the count of restarts goes on.
+    """
+    flags = ["--network", "mlp", "--envs_per_worker", str(n_envs), "--seed", "2"]
+    n_steps = [50, 100] if n_envs == 1 else [60, 120]
+    assert run(*flags, "--log_dir", "whole", "--n_steps", str(n_steps[1]), BRITTLE) == 0
+    assert run(*flags, "--log_dir", "parts", "--n_steps", str(n_steps[0]), BRITTLE) == 0
+    n_before = info("parts").position.n_env_restarts
+    assert run("--resume", "parts", "--n_steps", str(n_steps[1])) == 0
+    assert tensors("whole") == tensors("parts")
+    assert games("whole") == games("parts")
+    one, other = info("whole"), info("parts")
+    assert {**one.counters, "frames": 0} == {**other.counters, "frames": 0}
+    assert one.counters["games"] == len(games("whole")) == one.counters["steps"] / 5
+    assert one.position.workers == other.position.workers
+    n_restarts = one.position.n_env_restarts
+    assert 0 < n_before < n_restarts == other.position.n_env_restarts
+    # Each broken one takes its game's number and the next.
+    (worker,) = one.position.workers
+    assert sum(worker.next_games) == one.counters["games"] + 2 * n_restarts
+    for folder in ("whole", "parts"):
+        counts = [int(row["misc/env_restarts"]) for row in rows(folder)]
+        assert counts[-1] == n_restarts
+        assert counts == sorted(counts)
+
+
 # What is cut back, and what is refused
 
 
@@ -161,9 +190,10 @@ def test_what_would_change_training_is_refused_by_name(copy, given, words):
 def test_what_does_not_change_training_may_be_given_anew(copy):
     """Analytic: and so may what the run has anyway."""
     flags = ["--n_steps", "100", "--keep_ckpts", "5", "--detailed_logs", "--seed", "0", DRAWN]
-    opened = open_run(*flags)
+    opened = open_run(*flags, "--env_timeout_seconds", "5")
     assert opened.changed == {
         "n_steps": (80, 100),
+        "env_timeout_seconds": (60.0, 5.0),
         "keep_ckpts": (3, 5),
         "detailed_logs": (False, True),
     }
@@ -253,6 +283,32 @@ def test_half_written_lines_are_cut_and_whole_ones_stay(copy):
     assert "half" not in (copy / "log.txt").read_text()
 
 
+def test_rows_of_restarts_that_are_given_up_are_cut(copy):
+    """Analytic: at the checkpoint's steps still; a row that does not know of restarts stays."""
+    progress = copy / "progress.csv"
+    header, *rest = progress.read_text().splitlines(keepends=True)
+    where = header.rstrip().split(",").index("misc/env_restarts")
+    fields = rest[-1].rstrip().split(",")
+    unknown, later = (
+        ",".join([*fields[:where], count, *fields[where + 1 :]]) + "\n" for count in ("nan", "1")
+    )
+    progress.write_text("".join([header, *rest, unknown, later]))
+    standing = resume.cut_back(open_run("--n_steps", "90"), [])
+    assert progress.read_text() == "".join([header, *rest, unknown])
+    assert standing.n_env_restarts == 0
+
+
+def test_a_restored_run_has_games_of_its_own(copy):
+    """Analytic: by the count of games; after abandoned ones, whose numbers are beyond that, by these."""
+    saved = info("run")
+    assert saved.counters["games"] == 16
+    assert train._first_games(0, 2, saved, None) == [17, 17]
+    worker = saved.position.workers[0]._replace(next_games=[90])
+    saved = saved._replace(position=saved.position._replace(workers=[worker]))
+    assert train._first_games(1, 2, saved, None) == [90, 90]
+    assert train._first_games(0, 1, None, None) is None
+
+
 def test_the_folder_keeps_a_record_of_each_resumption(copy):
     """Analytic: from where, by which command, what was changed, which code; the first one stays."""
     resume.cut_back(open_run("--n_steps", "90"), ["--resume", "run", "--n_steps", "90"])
@@ -339,9 +395,12 @@ WORKER = {"generator": GENERATOR, "next_games": [3, 4], "n_rows": [3, 3]}
 
 
 def test_a_position_survives_json():
-    """Analytic: to the last of 128 bits."""
-    whole = position.Position([position.WorkerPosition(**WORKER)] * 2, 1000)
-    assert position.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    """Analytic: to the last of 128 bits; where restarts were not counted yet, there were none."""
+    whole = position.Position([position.WorkerPosition(**WORKER)] * 2, 1000, 7)
+    content = json.loads(json.dumps(whole.to_json()))
+    assert position.from_json(content) == whole
+    del content["n_env_restarts"]
+    assert position.from_json(content) == whole._replace(n_env_restarts=0)
 
 
 @pytest.mark.parametrize(
@@ -351,6 +410,8 @@ def test_a_position_survives_json():
         {"workers": [[]]},
         {"log_bytes": -1},
         {"log_bytes": True},
+        {"n_env_restarts": -1},
+        {"n_env_restarts": 1.0},
         {"more": 1},
         {"workers": [WORKER | {"next_games": []}]},
         {"workers": [WORKER | {"next_games": [1.0, 2]}]},

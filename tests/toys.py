@@ -246,6 +246,22 @@ class Drawn(Vector):
         return self.np_random.normal(size=2), reward, *rest
 
 
+class Brittle(Drawn):
+    """One game in four fails at its last step."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        first = super().reset(seed=seed)
+        self._breaks = self.np_random.integers(4) == 0
+        return first
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._breaks and self._n_steps == 4:
+            raise RuntimeError("the last coin broke")
+        return super().step(action)
+
+
 class RaisesInInit(Vector):
     """Cannot be built."""
 
@@ -319,7 +335,7 @@ class Camera(Vector):
     observation_space = gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)
 
 
-BROKEN = (RaisesInInit, LosesConnection, RaisesInStep, RaisesInReset, HangsInStep)
+BROKEN = (Brittle, RaisesInInit, LosesConnection, RaisesInStep, RaisesInReset, HangsInStep)
 
 
 def _register() -> None:

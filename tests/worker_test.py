@@ -429,6 +429,19 @@ def test_a_rollout_of_which_nothing_is_left_is_thrown_away(n_envs: int) -> None:
     assert_same_weights(crew.shared.weights, expected.weights)
 
 
+def test_a_game_that_ended_before_the_fault_counts_once() -> None:
+    """Analytic: its rollout is thrown away, so it counts, with its row, at the next update."""
+    envs = NumberedEnvs(4, 1, terminations={(0, 0)}, faults={(1, 0)})
+    crew = crew_of_one(6, envs)
+    seen = []
+    record(crew.locals[0], "learn", seen)
+    crew.run()
+    assert len(seen) == 2
+    assert crew.of_kind(Game) == [Game(3, 0, 1)]
+    assert crew.shared.counters.read()[:3] == (6, 2, 1)
+    assert crew.workers[0].position.n_rows == [1]
+
+
 def test_an_abandoned_episode_is_in_no_mean() -> None:
     """Parity: the values of the episode that broke at step 2 are forgotten; the next one ends at step 5."""
     envs = NumberedEnvs(4, 1, faults={(2, 0)}, terminations={(5, 0)})
@@ -438,7 +451,7 @@ def test_an_abandoned_episode_is_in_no_mean() -> None:
     values = [result[0, -1] for _, _, result in calls_of(calls, "act")]
     assert len(values) == 6
     assert crew.workers[0].episode_value_mean == pytest.approx(np.mean(values[3:]), rel=1e-5)
-    assert crew.of_kind(Game) == [Game(0, 5, 3)]
+    assert crew.of_kind(Game) == [Game(3, 5, 3)]
 
 
 # Several workers
