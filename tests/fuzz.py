@@ -23,7 +23,7 @@ import plot_runs
 import preprocessing_play
 import run_checkpoint
 import show_debug_data
-from a3c import checkpoint, debug_dump, params, run_dir
+from a3c import checkpoint, debug_dump, monitor, params, position, resume, run_dir
 from tests.bundle_files import HEADER, block, entry, table
 
 Attempt = Callable[[random.Random, pathlib.Path], bool]
@@ -255,7 +255,9 @@ INFO: dict[str, Any] = {
     "params": {"env_id": "CartPole-v1", "n_steps": 1000, "initial_lr": 1e-4, "load_ckpt": None},
     "counters": {"steps": 70, "updates": 14, "games": 3, "frames": 71},
     "contains": ["weights", "mean_squares"],
-    "position": None,
+    "position": position.Position(
+        [position.WorkerPosition(np.random.default_rng(0).bit_generator.state, [3], [3])], 1000
+    ).to_json(),
     "files": {
         name: hashlib.sha256(content).hexdigest()
         for name, content in (("ckpt-70.index", INDEX), ("ckpt-70.data-00000-of-00001", DATA))
@@ -286,6 +288,7 @@ def try_json(rng: random.Random, folder: pathlib.Path) -> bool:
             games = plot_runs.Games(np.zeros(1), np.ones(1), np.ones(1))
             plot_runs.describe(folder, "", games, 4)
             run_dir.read_args(folder)
+            resume.open_run(params.Resume(str(folder), {})).lock.close()
         if settings is None:
             raise Finding("one reader takes what the other refuses")
         return True
@@ -413,11 +416,26 @@ def try_csv(rng: random.Random, folder: pathlib.Path) -> bool:
             plot_runs.load(folder, None)
         for line in err.getvalue().splitlines():
             check_line(line)
+        _cut_back(folder / "progress.csv", folder / "monitor" / "0.0.monitor.csv")
         if rng.randrange(500) == 0:
             _try_main(
                 plot_runs.main, [str(folder), "--out", str(folder / "x.png"), "--smooth", "1"]
             )
     return not read.words and table_read is not None
+
+
+def _cut_back(progress: pathlib.Path, games: pathlib.Path) -> None:
+    """What a resumed run does with them; what stays are whole lines, and never more of them."""
+    resume._t_start(games)
+    n_before = len(list(resume._read_games(games)))
+    resume._cut_rows(progress, {"misc/steps": 100, "misc/env_restarts": 0})
+    monitor.cut_back(games, 2)
+    for path in (progress, games):
+        content = path.read_bytes()
+        if content and not content.endswith(b"\n"):
+            raise Finding(f"half a line stays in {path.name}")
+    if len(list(resume._read_games(games))) > min(n_before, 2):
+        raise Finding("games that are to be cut stay")
 
 
 # Each class with its share of a million.
