@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests import kill_test, processes
+from tests import kill_test, processes, soak_fuzz, soak_load
 
 RESULTS = processes.ROOT / "runs/soak.jsonl"
 
@@ -75,6 +76,13 @@ def kill_pong(number: int, outside: pathlib.Path) -> dict[str, Any]:
     return _kill(number, outside, [*flags, "PongNoFrameskip-v4"], interval_seconds=15, longest=40)
 
 
+def _fresh(folder: pathlib.Path) -> pathlib.Path:
+    """An empty folder, also where a try was interrupted."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
 PHASES = {
     "importing": "starting TensorFlow",
     "tracing": "tracing the network",
@@ -91,8 +99,7 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
     """
     phase = [*PHASES][number % len(PHASES)]
     name = [*SIGNALS][number // len(PHASES) % len(SIGNALS)]
-    outside = outside / str(number)
-    outside.mkdir()
+    outside = _fresh(outside / str(number))
     shared_before = set(os.listdir("/dev/shm"))
     flags = ["--n_workers", "16", "--ckpt_interval_seconds", "2"]
     flags += ["--manager_wake_interval_seconds", "1", "PongNoFrameskip-v4"]
@@ -135,10 +142,35 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
     }
 
 
+N_FUZZED = 1_000_000
+
+
+def fuzz(number: int, outside: pathlib.Path) -> dict[str, Any]:
+    """Ten thousand inputs of one class, in a process of its own."""
+    name, first, n = soak_fuzz.chunks_of(N_FUZZED)[number]
+    result = soak_fuzz.start_chunk(name, first, n, seed=0)
+    assert not result["findings"], result["findings"]
+    return {"class": name, "first": first} | result
+
+
+def load(name: str) -> Callable[[int, pathlib.Path], dict[str, Any]]:
+    """A long run of many environments, judged."""
+    part = soak_load.PARTS[name]
+
+    def attempt(number: int, outside: pathlib.Path) -> dict[str, Any]:
+        figures, problems = soak_load.run(part, part.seconds, _fresh(outside / str(number)))
+        assert problems == [], f"{figures}: {'; '.join(problems)}"
+        return {"figures": figures}
+
+    return attempt
+
+
 PARTS = {
     "kill_toy": Part(100, kill_toy),
     "kill_pong": Part(3, kill_pong),
     "stop": Part(12, stop),
+    "fuzz": Part(len(soak_fuzz.chunks_of(N_FUZZED)), fuzz),
+    **{f"load_{name}": Part(1, load(name)) for name in soak_load.PARTS},
 }
 
 

@@ -1,7 +1,8 @@
-"""Fuzzing: `python -m tests.soak_fuzz` gives a million inputs to whatever reads something.
+"""Fuzzing: `python -m tests.soak_fuzz --inputs 10000` gives inputs to whatever reads something.
 
-Each chunk of inputs runs in a process of its own, so that a crash, a hang and the memory are seen
-as well. An input that was found is made again by `--again "CLASS" NUMBER`.
+`make soak PARTS=fuzz` gives a million. Each chunk of inputs runs in a process of its own, so that a
+crash, a hang and the memory are seen as well. An input that was found is made again by
+`--again "CLASS" NUMBER`.
 """
 
 import argparse
@@ -84,10 +85,23 @@ def start_chunk(name: str, first: int, n: int, seed: int) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+def chunks_of(n_inputs: int) -> list[tuple[str, int, int]]:
+    """Class, first number and count of each chunk of so many inputs in all."""
+    from tests import fuzz
+
+    chunks = []
+    for name, (_, n_of_million) in fuzz.CLASSES.items():
+        n_of_class = -(-n_inputs * n_of_million // 1_000_000)
+        chunks += [
+            (name, first, min(CHUNK, n_of_class - first)) for first in range(0, n_of_class, CHUNK)
+        ]
+    return chunks
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Give all inputs, tell what became of them; 1 if there is a finding."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=1_000_000, help="in all")
+    parser.add_argument("--inputs", type=int, default=10_000, help="in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--again", nargs=2, metavar=("CLASS", "NUMBER"))
@@ -107,14 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(run_chunk(name, int(first), int(n), options.seed)))
         return 0
 
-    from tests import fuzz
-
-    chunks = []
-    for name, (_, n_of_million) in fuzz.CLASSES.items():
-        n_inputs = -(-options.inputs * n_of_million // 1_000_000)
-        chunks += [
-            (name, first, min(CHUNK, n_inputs - first)) for first in range(0, n_inputs, CHUNK)
-        ]
+    chunks = chunks_of(options.inputs)
     totals: dict[str, dict[str, Any]] = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         results = pool.map(lambda chunk: start_chunk(*chunk, options.seed), chunks)

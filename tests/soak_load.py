@@ -1,17 +1,14 @@
-"""Runs of many environments and of many minutes: `python -m tests.soak_load 64x1 4x32 16x1`.
+"""Runs of many environments and of many minutes, for soak.py.
 
-Each part trains Pong, looks at the run at regular times from outside, stops it, and judges what was
+Each trains Pong, looks at the run at regular times from outside, stops it, and judges what was
 seen and what was left. Beside the run, a loop steps a bare emulator for a moment at each look: the
 machine's own speed, by which steps/s are divided before they are compared.
 """
 
-import argparse
 import csv
 import json
 import math
 import pathlib
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -157,8 +154,8 @@ def read_games(path: pathlib.Path, problems: list[str]) -> list[tuple[float, int
 # The run
 
 
-def run(part: Part, seconds: float, folder: pathlib.Path, say: Callable[[str], None]) -> list[str]:
-    """Train for so long, look, stop, judge; returns what is wrong."""
+def run(part: Part, seconds: float, folder: pathlib.Path) -> tuple[str, list[str]]:
+    """Train for so long, look, stop, judge; returns a line of figures, and what is wrong."""
     arguments = [
         *("train.py", "--log_dir", folder / "run", "--n_steps", "1e12"),
         *("--n_workers", part.n_workers, "--envs_per_worker", part.n_envs),
@@ -178,8 +175,7 @@ def run(part: Part, seconds: float, folder: pathlib.Path, say: Callable[[str], N
     if stderr := processes.outputs(folder)["stderr"]:
         problems.append(f"on stderr: {stderr[-500:]}")
     problems += [*judge(looks), *check_left(folder / "run", part)]
-    say(describe(part, looks))
-    return problems
+    return describe(part, looks), problems
 
 
 def n_steps_of(folder: pathlib.Path) -> int:
@@ -253,29 +249,3 @@ def describe(part: Part, looks: Sequence[Look]) -> str:
         f" of the first; memory {warm.n_bytes / 1e6:,.0f} → {end.n_bytes / 1e6:,.0f} MB,"
         f" files {warm.n_files} → {end.n_files}, threads {warm.n_threads} → {end.n_threads}"
     )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the parts, one after the other; 1 if anything is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
-    parser.add_argument("--scale", type=float, default=1.0, help="of the time each part takes")
-    options = parser.parse_args(argv)
-    n_problems = 0
-    for name in options.parts:
-        part = PARTS[name]
-        with tempfile.TemporaryDirectory() as folder:
-            problems = run(
-                part,
-                part.seconds * options.scale,
-                pathlib.Path(folder),
-                lambda line: print(line, flush=True),
-            )
-        for problem in problems:
-            print(f"{name} WRONG: {problem}", flush=True)
-        n_problems += len(problems)
-    return 1 if n_problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

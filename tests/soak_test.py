@@ -3,7 +3,9 @@
 import contextlib
 import json
 
-from tests import soak
+import pytest
+
+from tests import soak, soak_fuzz, soak_load
 
 
 def test_tries_are_made_once_and_failures_are_kept(tmp_path, capsys):
@@ -34,3 +36,30 @@ def test_tries_are_made_once_and_failures_are_kept(tmp_path, capsys):
     assert capsys.readouterr().out.endswith("part: 5 of 5 tries made, 1 failed\n")
     assert not soak.run(["part"], results, parts)
     assert len(made) == 6
+
+
+def test_a_million_inputs_are_all_given():
+    """Analytic: chunk after chunk of each class, none twice; a finding is a failed try."""
+    chunks = soak_fuzz.chunks_of(soak.N_FUZZED)
+    assert soak.PARTS["fuzz"].n_tries == len(chunks) == len(set(chunks))
+    assert sum(n for _, _, n in chunks) == 1_000_000
+    by_class: dict[str, int] = {}
+    for name, first, n in chunks:
+        assert first == by_class.get(name, 0)
+        by_class[name] = first + n
+    assert min(by_class.values()) == by_class["checkpoint bytes"] == 20_000
+
+
+def test_what_a_part_finds_is_a_failed_try(tmp_path, monkeypatch):
+    """Analytic: findings of the fuzzing, problems of a load run; else their figures are kept."""
+    found = ["a traceback"]
+    monkeypatch.setattr(soak_fuzz, "start_chunk", lambda *_, seed: {"n": 9, "findings": found})
+    monkeypatch.setattr(soak_load, "run", lambda part, seconds, folder: ("64 × 1", found))
+    for name in ("fuzz", "load_64x1"):
+        with pytest.raises(AssertionError, match="a traceback"):
+            soak.PARTS[name].attempt(0, tmp_path)
+    found.clear()
+    assert soak.PARTS["fuzz"].attempt(100, tmp_path)["class"] == "checkpoint bytes"
+    (tmp_path / "0/left").touch()
+    assert soak.PARTS["load_64x1"].attempt(0, tmp_path) == {"figures": "64 × 1"}
+    assert list((tmp_path / "0").iterdir()) == []
