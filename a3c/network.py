@@ -182,10 +182,10 @@ def _convolution(x: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
         patches = tf.cast(_patches(x, size, stride), tf.float32)
 
         def gradient(dy: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor]:
-            # (dyᵀ @ patches)ᵀ and not patchesᵀ @ dy: three times as fast where rows are many.
-            d_rows = tf.transpose(
-                tf.matmul(tf.reshape(dy, (-1, n_filters)), patches, transpose_a=True)
-            )
+            # (dyᵀ @ patches)ᵀ and not patchesᵀ @ dy: twice as fast where rows are many; and dyᵀ
+            # written out, where `transpose_a` would make a fifth more of it.
+            dy_columns = tf.transpose(tf.reshape(dy, (-1, n_filters)))
+            d_rows = tf.transpose(tf.matmul(dy_columns, patches))
             d_kernel = _from_rows(d_rows, kernel.shape, stride)
             if not x.dtype.is_floating:
                 return None, d_kernel

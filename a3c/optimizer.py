@@ -23,44 +23,26 @@ def learning_rate(
     return initial_lr * max(0.0, 1.0 - n_steps_done / decay_to_zero_by_n_steps)
 
 
-def clip_by_global_norm(
-    gradients: Sequence[tf.Tensor], max_norm: float
-) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Scale all gradients by one factor so that their joint norm is at most max_norm; the norm
-    before comes second.
+def clipping_factor(gradients: Sequence[tf.Tensor], max_norm: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """The one factor that brings the joint norm of all gradients to at most max_norm; and the norm.
 
-    A norm that is not finite raises InvalidArgumentError here, before anything that needs these
-    gradients can run.
+    A norm that is not finite raises InvalidArgumentError here, before anything that needs the
+    factor can run.
     """
     norm = tf.debugging.check_numerics(tf.linalg.global_norm(gradients), "gradient not finite")
-    scale = max_norm / tf.maximum(norm, max_norm)
-    return [gradient * scale for gradient in gradients], norm
+    return max_norm / tf.maximum(norm, max_norm), norm
 
 
 def rmsprop_step(
-    variable: tf.Variable,
-    mean_square: tf.Variable,
-    unused_momentum: tf.Variable,
+    theta: tf.Tensor,
+    mean_square: tf.Tensor,
     gradient: tf.Tensor,
     *,
     learning_rate: tf.Tensor,
     decay: float,
     epsilon: float,
-) -> None:
-    """The module's formula as TensorFlow's fused kernel: one pass over memory, under the
-    variable's lock.
-
-    The kernel keeps a momentum buffer whatever its momentum; ours is 0, so the buffer only ever
-    holds the last step.
-    """
-    tf.raw_ops.ResourceApplyRMSProp(
-        var=variable.handle,
-        ms=mean_square.handle,
-        mom=unused_momentum.handle,
-        lr=learning_rate,
-        rho=decay,
-        momentum=0.0,
-        epsilon=epsilon,
-        grad=gradient,
-        use_locking=True,
-    )
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The module's formula: θ and m after a step."""
+    mean_square = decay * mean_square + (1.0 - decay) * tf.square(gradient)
+    theta = theta - learning_rate * gradient / tf.sqrt(mean_square + epsilon)
+    return theta, mean_square

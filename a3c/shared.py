@@ -2,22 +2,22 @@
 
 What is locked, and why:
 
-- **Each variable's update is atomic, and none is lost.** `use_locking=True` asks the kernel to hold
-  the variable's own mutex from reading m and θ to writing them. (For these variables TensorFlow
-  seems to do so unasked; what counts is the test that loses nothing.) The paper's Hogwild updates
-  take no locks (§4); on a CPU with caches the lock costs next to nothing, and "were updates lost?"
-  has an answer.
-- **Across variables nothing is locked.** While one worker updates layer 3, another may copy layers
-  1 to 5 and get the new layer 1 and the old layer 5. That is the asynchrony A3C is made of, and
-  training tolerates it.
+- **An update is atomic, and none is lost.** It is one compiled program, and TensorFlow holds the
+  mutexes of all variables that such a program names from its start to its end. (It promises that
+  nowhere; what counts is the test that loses nothing.) The paper's Hogwild updates take no locks
+  (§4); on a CPU with caches locks cost next to nothing, and "were updates lost?" has an answer.
+- **A copy is of one moment**, since the update that a worker makes also writes its copy. What is
+  not locked is the time until the next: meanwhile the others' updates go on, and the copy ages.
+  That is the asynchrony A3C is made of, and training tolerates it.
 - **The counters have one lock**, so steps and updates are exact.
 - **The gate** is a door that all updates pass and that the main thread can shut: while it is shut,
   no update is under way and none is counted, so what is copied then is of one moment.
 """
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -143,25 +143,50 @@ class SharedState:
             name: tf.Variable(tf.fill(value.shape, np.float32(rmsprop_initial)), name=f"{name}_ms")
             for name, value in weights.items()
         }
-        self._momenta = {
-            name: tf.Variable(tf.zeros(value.shape)) for name, value in weights.items()
-        }
         self._decay, self._epsilon = rmsprop_decay, rmsprop_epsilon
         self.max_grad_norm = max_grad_norm
         self.counters = counters
         self.gate = Gate()
 
-    def apply(self, gradients: Mapping[str, tf.Tensor], learning_rate: tf.Tensor) -> tf.Tensor:
-        """Clip, then one RMSProp step of each variable; returns the norm before. For tracing."""
-        clipped, norm = optimizer.clip_by_global_norm(list(gradients.values()), self.max_grad_norm)
-        for name, gradient in zip(gradients, clipped, strict=True):
-            optimizer.rmsprop_step(
-                self.weights[name],
-                self.mean_squares[name],
-                self._momenta[name],
-                gradient,
-                learning_rate=learning_rate,
-                decay=self._decay,
-                epsilon=self._epsilon,
-            )
+    def apply(
+        self,
+        gradients: Mapping[str, tf.Tensor],
+        learning_rate: tf.Tensor,
+        local: Mapping[str, tf.Variable],
+    ) -> tf.Tensor:
+        """Clip, take one RMSProp step, copy the new weights to `local`; returns the norm before.
+
+        For tracing.
+        """
+        factor, norm = optimizer.clipping_factor(list(gradients.values()), self.max_grad_norm)
+        self._update(gradients, factor, learning_rate, local)
         return norm
+
+    @functools.cached_property
+    def _update(self) -> Callable:
+        """All that is done to the shared variables, compiled into one pass over memory.
+
+        Clipping, TensorFlow's own RMSProp kernel and the copy passed over them five times, and took
+        8 ms for nature's 1.7 million weights where this takes 3.
+        """
+
+        def update(
+            gradients: Mapping[str, tf.Tensor],
+            factor: tf.Tensor,
+            learning_rate: tf.Tensor,
+            local: Mapping[str, tf.Variable],
+        ) -> None:
+            for name, gradient in gradients.items():
+                theta, mean_square = optimizer.rmsprop_step(
+                    self.weights[name],
+                    self.mean_squares[name],
+                    factor * gradient,
+                    learning_rate=learning_rate,
+                    decay=self._decay,
+                    epsilon=self._epsilon,
+                )
+                self.mean_squares[name].assign(mean_square)
+                self.weights[name].assign(theta)
+                local[name].assign(theta)
+
+        return tf.function(update, jit_compile=True)

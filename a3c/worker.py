@@ -225,22 +225,23 @@ class Traced:
         """The rollout's losses; returns and values, both (T, K); activations."""
         h = self._hyperparameters
         n_steps = rollout.rewards.shape[0]
-        batch = tf.reshape(rollout.observations, (-1, *rollout.observations.shape[2:]))
+        batch = tf.reshape(rollout.observations[:-1], (-1, *rollout.observations.shape[2:]))
         predictions = network.forward(h.network, weights, batch)
-        n_actions = predictions.logits.shape[-1]
-        logits = tf.reshape(predictions.logits, (n_steps + 1, -1, n_actions))[:-1]
-        values = tf.reshape(predictions.values, (n_steps + 1, -1))
-        returns = losses.n_step_returns(rollout.rewards, rollout.continues, values[-1], h.discount)
+        logits = tf.reshape(predictions.logits, (n_steps, -1, predictions.logits.shape[-1]))
+        values = tf.reshape(predictions.values, (n_steps, -1))
+        # On its own, since no gradient flows into returns.
+        bootstrap = network.forward(h.network, weights, rollout.observations[-1]).values
+        returns = losses.n_step_returns(rollout.rewards, rollout.continues, bootstrap, h.discount)
         result = losses.a3c_losses(
             logits,
-            values[:-1],
+            values,
             rollout.actions,
             returns,
             entropy_bonus=h.entropy_bonus,
             value_loss_coef=h.value_loss_coef,
             loss_reduction=h.loss_reduction,
         )
-        return result, returns, values[:-1], predictions.activations
+        return result, returns, values, predictions.activations
 
     def _learn(self, weights: Weights, rollout: Rollout, learning_rate: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -250,10 +251,7 @@ class Traced:
         if self._debug:
             self._dump(rollout, returns, values, result.advantages)
         with tf.control_dependencies([finite]):
-            norm = self._shared.apply(gradients, learning_rate)
-        for name, variable in weights.items():
-            variable.assign(self._shared.weights[name])
-        return norm
+            return self._shared.apply(gradients, learning_rate, weights)
 
     def _dump(
         self, rollout: Rollout, returns: tf.Tensor, values: tf.Tensor, advantages: tf.Tensor
@@ -282,7 +280,7 @@ class Traced:
         of_policy = tape.gradient(result.policy, weights, unconnected_gradients=zeros)
         of_value = tape.gradient(result.value, weights, unconnected_gradients=zeros)
         gradients = {name: of_policy[name] + of_value[name] for name in weights}
-        clipped, norm = optimizer.clip_by_global_norm(
+        factor, norm = optimizer.clipping_factor(
             list(gradients.values()), self._shared.max_grad_norm
         )
         unexplained = tf.math.reduce_variance(returns - values) / tf.math.reduce_variance(returns)
@@ -296,7 +294,7 @@ class Traced:
             "loss/grads_norm_policy": tf.linalg.global_norm(list(of_policy.values())),
             "loss/grads_norm_value": tf.linalg.global_norm(list(of_value.values())),
             "loss/grads_norm_combined": norm,
-            "loss/grads_norm_combined_clipped": tf.linalg.global_norm(clipped),
+            "loss/grads_norm_combined_clipped": factor * norm,
         }
         return (scalars, gradients, activations) if self._detailed else (scalars, {}, {})
 

@@ -102,18 +102,18 @@ PROOFS = [
     Proof(
         "Gradients are clipped by their joint norm",
         "optimizer_test.py::test_clipping_equals_plain_numpy",
-        "each array is clipped by its own",
+        "the first array's norm decides for all",
         "a3c/optimizer.py",
-        "[gradient * scale for gradient in gradients]",
-        "[tf.clip_by_norm(gradient, max_norm) for gradient in gradients]",
+        "tf.linalg.global_norm(gradients)",
+        "tf.linalg.global_norm(gradients[:1])",
     ),
     Proof(
         "RMSProp has its ε inside the root",
         "optimizer_test.py::test_epsilon_is_inside_the_root",
         "ε is squared, as if it stood outside",
         "a3c/optimizer.py",
-        "epsilon=epsilon,",
-        "epsilon=epsilon**2,",
+        "tf.sqrt(mean_square + epsilon)",
+        "tf.sqrt(mean_square + epsilon**2)",
     ),
     Proof(
         "A gradient that is not finite is never applied",
@@ -142,10 +142,10 @@ PROOFS = [
     Proof(
         "No update is lost, whichever threads meet",
         "shared_test.py::test_no_update_is_lost_under_eight_threads",
-        "each weight is read and written once more, without a lock",
-        "a3c/optimizer.py",
-        "        use_locking=True,\n    )\n",
-        "        use_locking=True,\n    )\n    variable.assign(variable + 0)\n",
+        "reading and writing are operations of their own, not one",
+        "a3c/shared.py",
+        "tf.function(update, jit_compile=True)",
+        "tf.function(update)",
     ),
     Proof(
         "A worker acts on a copy of its own until it copies again",

@@ -337,6 +337,7 @@ def test_apply_clips_then_steps_every_variable() -> None:
     }
     shared = shared_state(theta, max_grad_norm=1.0)
     apply = tf.function(shared.apply)
+    local = {name: tf.Variable(np.zeros_like(value)) for name, value in theta.items()}
     m = {name: np.ones(value.shape) for name, value in theta.items()}
     expected = {name: value.astype(np.float64) for name, value in theta.items()}
     for size in (10.0, 0.01):  # clipped, and not
@@ -346,13 +347,14 @@ def test_apply_clips_then_steps_every_variable() -> None:
         }
         norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
         assert (norm > 1) == (size == 10)
-        np.testing.assert_allclose(apply(gradients, tf.constant(0.1)), norm, rtol=1e-5)
+        np.testing.assert_allclose(apply(gradients, tf.constant(0.1), local), norm, rtol=1e-5)
         for name, gradient in gradients.items():
             g = gradient * min(1, 1 / norm)
             m[name] = 0.99 * m[name] + 0.01 * g**2
             expected[name] -= 0.1 * g / np.sqrt(m[name] + 0.1)
             np.testing.assert_allclose(shared.mean_squares[name], m[name], rtol=1e-5)
             np.testing.assert_allclose(shared.weights[name], expected[name], rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(local[name], shared.weights[name])
 
 
 @pytest.mark.parametrize(
@@ -371,17 +373,17 @@ def test_no_update_is_lost_under_eight_threads(shape: tuple[int, ...], n_updates
     )
 
     # In one call, where no thread waits for Python.
-    @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)])
-    def apply(gradient: tf.Tensor) -> None:
-        for _ in tf.range(n_updates):
-            shared.apply({"w": gradient}, tf.constant(1.0))
+    def updates(size: int) -> Callable[[], None]:
+        local = {"w": tf.Variable(np.zeros(shape, np.float32))}
 
-    apply.get_concrete_function()
+        @tf.function
+        def apply() -> None:
+            for _ in tf.range(n_updates):
+                shared.apply({"w": tf.fill(shape, float(size))}, tf.constant(1.0), local)
 
-    def update(size: int) -> None:
-        apply(tf.fill(shape, float(size)))
+        return apply.get_concrete_function()
 
-    run_threads([lambda i=i: update(i) for i in range(1, n_threads + 1)])
+    run_threads([updates(i) for i in range(1, n_threads + 1)])
     total = n_updates * sum(range(1, n_threads + 1))
     assert total < 2**24  # whole numbers up to there are exact
     np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -total))

@@ -472,11 +472,13 @@ def test_two_workers_count_exactly_and_apply_every_update_once() -> None:
     n_applied = tf.Variable(0)
     original = shared.apply
 
-    def apply(gradients: dict[str, tf.Tensor], learning_rate: tf.Tensor) -> tf.Tensor:
+    def apply(
+        gradients: dict[str, tf.Tensor], learning_rate: tf.Tensor, local: dict[str, tf.Variable]
+    ) -> tf.Tensor:
         n_applied.assign_add(1, use_locking=True)
         for name, gradient in gradients.items():
             sums[name].assign_add(learning_rate * gradient, use_locking=True)
-        return original(gradients, learning_rate)
+        return original(gradients, learning_rate, local)
 
     shared.apply = apply
     hyperparameters = HYPERPARAMETERS._replace(initial_lr=1e-5)  # small, for the rewards are large
@@ -935,7 +937,8 @@ def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
         np.testing.assert_allclose(scalars[name], figure, rtol=1e-4, err_msg=name)
     for name in SHAPES:
         np.testing.assert_allclose(gradients[name], expected[name], rtol=1e-3, atol=1e-6)
-    hidden = [*policy[1:3], *values[1:3]]
+    n_learned_from = rollout.rewards.size  # not those that bootstrap
+    hidden = [layer[:n_learned_from] for layer in (*policy[1:3], *values[1:3])]
     names = ["policy_dense1", "policy_dense2", "value_dense1", "value_dense2"]
     for name, layer in zip(names, hidden, strict=True):
         np.testing.assert_allclose(activations[name], layer, rtol=1e-4, atol=1e-6)
