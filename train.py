@@ -62,11 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = run.folder if run else run_dir.create(parsed, argv, description._asdict())
         lock = run.lock if run else run_dir.lock(folder)
         n_workers, n_envs = parsed.params.n_workers, parsed.params.envs_per_worker
+        n_processes = env_process.processes_per_worker(n_workers, n_envs)
         # Said before anything slow; the log is opened later, and goes on in the same file.
         lines = [
             f"run folder: {folder}",
             *(run.lines if run else ()),
-            f"starting TensorFlow and {n_workers * n_envs} environment processes",
+            f"starting TensorFlow and {n_workers * n_processes} environment processes",
         ]
         print(*lines, sep="\n", flush=True)
         log = appending.Appender(folder / "log.txt")
@@ -87,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     first_games=_first_games(worker, n_envs, info, standing),
                     restart_limit=restart_limit,
                     is_stopped=signals.event.is_set,
+                    n_processes=n_processes,
                 )
             )
         if signals.event.is_set():

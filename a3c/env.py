@@ -291,9 +291,9 @@ class GameResult(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """An environment whose process broke, and whose game was abandoned for a new one."""
+    """A process that broke; the games of its environments were abandoned for new ones."""
 
-    env: int
+    envs: Sequence[int]
     why: str
 
 
@@ -308,10 +308,10 @@ class StepResult(NamedTuple):
 
 
 class EnvProcesses:
-    """The K environments of one worker, stepped together, each in a process of its own.
+    """The K environments of one worker, stepped together, in processes of their own.
 
-    Used by one thread at a time. With a `restart_limit`, an environment whose process dies, hangs
-    or raises is replaced: a new one begins a new game in its place, and the next step says so.
+    Used by one thread at a time. With a `restart_limit`, a process that dies, hangs or raises is
+    replaced: a new one begins new games in its environments' place, and the next step says so.
     What the broken one was asked for is lost, a game that ended just then included, whose row is
     taken out of the monitor file again. Without a limit, or beyond it, a broken process is an EnvError,
     after which only `close` makes sense.
@@ -335,9 +335,12 @@ class EnvProcesses:
         first_games: Sequence[int] | None = None,
         restart_limit: RestartLimit | None = None,
         is_stopped: Callable[[], bool] = lambda: False,
+        n_processes: int | None = None,
     ) -> None:
         """Start the processes; they build their environments after this has returned.
 
+        Environments are spread over `n_processes`, or each has its own. What they do does not
+        depend on it.
         Once `is_stopped`, waiting for an answer ends with `stopping.Stopped`.
         """
         self._memory = SharedObservations(
@@ -358,7 +361,9 @@ class EnvProcesses:
         self._n_frames_before = [0] * n_envs
         self._n_frames_of_process = [0] * n_envs
         self._replaced: list[Replaced] = []
-        self._processes = [self._start(env) for env in range(n_envs)]
+        shares = np.array_split(range(n_envs), n_processes or n_envs)
+        self._shares = [range(share[0], share[-1] + 1) for share in shares]
+        self._processes = [self._start(share) for share in self._shares]
 
     @property
     def pids(self) -> list[int]:
@@ -383,8 +388,9 @@ class EnvProcesses:
 
     def step(self, actions: np.ndarray, slot: int) -> StepResult:
         """Step every environment; one whose episode ends is reset in the same step."""
-        for process, action in zip(self._processes, actions.tolist(), strict=True):
-            process.request_step(slot, action)
+        of_all = actions.tolist()
+        for process, share in zip(self._processes, self._shares, strict=True):
+            process.request_step(slot, of_all[share.start : share.stop])
         answers = self._receive(slot, is_step=True)
         replaced, self._replaced = self._replaced, []
         return StepResult(
@@ -406,55 +412,66 @@ class EnvProcesses:
         for process in self._processes:
             process.end()
 
-    def _start(self, env: int) -> EnvProcess:
-        first_game = self._games_under_way[env]
+    def _start(self, share: range) -> EnvProcess:
+        envs = f"environment {share[0]}" + (f" to {share[-1]}" if len(share) > 1 else "")
         return EnvProcess(
-            functools.partial(make_env, self._settings, self._worker, env, first_game),
+            [
+                functools.partial(
+                    make_env, self._settings, self._worker, env, self._games_under_way[env]
+                )
+                for env in share
+            ],
             self._memory,
-            env,
-            f"worker {self._worker}, environment {env}",
+            share[0],
+            f"worker {self._worker}, {envs}",
             self._timeout_seconds,
             self._is_stopped,
         )
 
     def _receive(self, slot: int | None = None, is_step: bool = False) -> list[Answer]:
         """The answer of each; one that is replaced has its first observation in `slot`, if any."""
-        answers = []
-        for env, process in enumerate(self._processes):
+        answers: list[Answer] = []
+        for number, share in enumerate(self._shares):
             try:
-                answer = process.receive()
-                has_begun = is_step and not answer.games
+                of_share, stepped = self._processes[number].receive(), is_step
             except EnvError as error:
-                answer = self._replace(env, slot, error)
-                has_begun = False
-            self._games_under_way[env] += len(answer.games)
-            self.next_games[env] = self._games_under_way[env] + has_begun
-            self._n_rows[env] += len(answer.games)
-            self._n_frames_of_process[env] = answer.n_frames
-            answers.append(answer)
+                of_share, stepped = self._replace(number, slot, error), False
+            for env, answer in zip(share, of_share, strict=True):
+                self._games_under_way[env] += len(answer.games)
+                has_begun = stepped and not answer.games
+                self.next_games[env] = self._games_under_way[env] + has_begun
+                self._n_rows[env] += len(answer.games)
+                self._n_frames_of_process[env] = answer.n_frames
+            answers += of_share
         self.n_frames = sum(self._n_frames_before) + sum(self._n_frames_of_process)
         return answers
 
-    def _replace(self, env: int, slot: int | None, error: EnvError) -> Answer:
+    def _replace(self, number: int, slot: int | None, error: EnvError) -> list[Answer]:
         """Put a new process in a broken one's place, again and again until it works."""
+        share = self._shares[number]
         while self._restart_limit is not None and self._restart_limit.allows_one_more():
-            self._processes[env].end()
-            path = self._monitor_paths[env]
-            n_unheard = cut_back(path, self._n_rows[env]) if path else 0
-            self._replaced.append(Replaced(env, str(error)))
-            self._n_frames_before[env] += self._n_frames_of_process[env]
-            self._n_frames_of_process[env] = 0
-            # The broken one may have begun another game without our hearing of it, or ended some.
-            # So that their streams are not used again, these are skipped as well.
-            self._games_under_way[env] += 1 + max(1, n_unheard)
-            self._processes[env] = self._start(env)
+            self._processes[number].end()
+            self._replaced.append(Replaced(share, str(error)))
+            for env in share:
+                self._abandon(env)
+            self._processes[number] = self._start(share)
             try:
-                answer = self._processes[env].receive()
+                answers = self._processes[number].receive()
                 if slot is not None:
-                    self._processes[env].request_reset(slot)
-                    answer = self._processes[env].receive()
+                    self._processes[number].request_reset(slot)
+                    answers = self._processes[number].receive()
             except EnvError as another:
                 error = another
             else:
-                return answer
+                return answers
         raise error
+
+    def _abandon(self, env: int) -> None:
+        """Forget the game under way, whose process is gone."""
+        path = self._monitor_paths[env]
+        n_unheard = cut_back(path, self._n_rows[env]) if path else 0
+        self._n_frames_before[env] += self._n_frames_of_process[env]
+        self._n_frames_of_process[env] = 0
+        # The broken process may have begun another game without our hearing of it, or ended some.
+        # So that their streams are not used again, these are skipped as well.
+        self._games_under_way[env] += 1 + max(1, n_unheard)

@@ -1,15 +1,17 @@
-"""One environment in a process of its own, and how a worker talks to it.
+"""Environments in a process of their own, and how a worker talks to them.
 
-Process and worker share one socket pair and send messages of a fixed size:
+Process and worker share one socket pair; a process may hold several environments of the worker,
+which it steps one after the other:
 
     worker                                        environment process
-                       <- answer                  the environment is built
-    slot, RESET        -> <- answer               the first observation is in observations[slot]
-    slot, action       -> <- answer               the next one is; after the end of an episode,
+                       <- answer                  the environments are built
+    slot, RESET, …     -> <- answer               the first observations are in observations[slot]
+    slot, actions      -> <- answer               the next ones are; after the end of an episode,
                                                   the first of the next episode
     end of file        ->                         ends: the worker closed the socket, or is gone
 
-An answer is a step's reward, ends, frames so far and finished games; or the text of an error.
+An answer is, for each environment, a step's reward, ends, frames so far and finished games; or the
+text of an error.
 Observations travel through shared memory: the process writes where the worker's rollout reads.
 That memory has no name, so that a killed run leaves none behind.
 
@@ -27,6 +29,7 @@ import atexit
 import collections
 import contextlib
 import functools
+import math
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -38,7 +41,7 @@ import struct
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cv2
@@ -49,10 +52,8 @@ from a3c.monitor import Game, Monitor
 from a3c.stopping import Stopped
 
 RESET = -1
-REQUEST = struct.Struct("=ii")  # slot, action or RESET
-# Is this an error? Terminated, truncated, reward, frames so far, and how many games follow
-# (of an error: how many bytes of text).
-ANSWER = struct.Struct("=???dqI")
+HEAD = struct.Struct("=?I")  # is this an error? how many bytes, with these
+ANSWER = struct.Struct("=??dqI")  # terminated, truncated, reward, frames, how many games follow
 GAME = struct.Struct("=dqd")  # score, length, seconds
 CLOSING_SECONDS = 2.0
 # Building waits for a processor, too: on a small machine, behind dozens of others.
@@ -87,8 +88,18 @@ class RestartLimit:
             return True
 
 
+def processes_per_worker(n_workers: int, n_envs: int) -> int:
+    """As many as let all workers together use every core, and no more.
+
+    A process that steps several environments finds its code and data in the caches for all but the
+    first: eight in one process take a fifth less time each than in eight processes.
+    """
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(n_envs, math.ceil((n_cores or 1) / n_workers))
+
+
 class Answer(NamedTuple):
-    """What one request brought, besides the observation."""
+    """What one request brought of one environment, besides the observation."""
 
     terminated: bool
     truncated: bool
@@ -119,21 +130,23 @@ class SharedObservations:
 
 
 class EnvProcess:
-    """One environment, made by `make` in a process of its own; writes to row `index` of `memory`.
+    """Environments made by `makes` in a process of their own; write to `memory` from row `first` on.
 
     Each request is followed by one `receive`; so is the start.
     """
 
     def __init__(
         self,
-        make: Callable[[], gymnasium.Env],
+        makes: Sequence[Callable[[], gymnasium.Env]],
         memory: SharedObservations,
-        index: int,
+        first: int,
         name: str,
         timeout_seconds: float,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start the process; it makes its environment after this has returned."""
+        """Start the process; it makes its environments after this has returned."""
+        self._n_envs = len(makes)
+        self._request = _request(self._n_envs)
         self._name = name
         self._timeout_seconds = timeout_seconds
         self._patience_seconds = max(timeout_seconds, LEAST_BUILDING_SECONDS)
@@ -143,7 +156,7 @@ class EnvProcess:
         self._socket.settimeout(POLL_SECONDS)
         with theirs, _PROCESSES:
             self._process = _context().Process(
-                target=_serve, args=(theirs, make, memory, index), name=name
+                target=_serve, args=(theirs, makes, memory, first), name=name
             )
             self._process.start()
         # A program that ends without closing would otherwise wait for a process that waits for it.
@@ -155,34 +168,30 @@ class EnvProcess:
         return self._process.pid
 
     def request_reset(self, slot: int) -> None:
-        """Ask for a new game whose first observation goes to `slot`."""
-        self._send(slot, RESET)
+        """Ask for new games whose first observations go to `slot`."""
+        self._send(slot, [RESET] * self._n_envs)
 
-    def request_step(self, slot: int, action: int) -> None:
-        """Ask for a step whose observation goes to `slot`."""
-        self._send(slot, action)
+    def request_step(self, slot: int, actions: Sequence[int]) -> None:
+        """Ask for a step, one action each, whose observations go to `slot`."""
+        self._send(slot, actions)
 
-    def receive(self) -> Answer:
+    def receive(self) -> list[Answer]:
         """Wait for the answer; EnvError if there will be none, Stopped if nobody wants it now."""
         self._n_polls = 0
-        poll = self._poll
+        n_bytes = _least_n_bytes(self._n_envs)
         try:
-            fields = ANSWER.unpack(_receive_exactly(self._socket, ANSWER.size, poll))
-            is_error, terminated, truncated, reward, n_frames, n_more = fields
-            if is_error:
-                text = _receive_exactly(self._socket, n_more, poll).decode()
-                raise EnvError(f"{self._name} failed:\n{text}")
-            games = [
-                Game(*GAME.unpack(_receive_exactly(self._socket, GAME.size, poll)))
-                for _ in range(n_more)
-            ]
+            message = _receive_exactly(self._socket, n_bytes, self._poll)
+            is_error, n_bytes_in_all = HEAD.unpack_from(message)
+            message += _receive_exactly(self._socket, n_bytes_in_all - n_bytes, self._poll)
         except (EOFError, ConnectionResetError):
             with _PROCESSES:
                 self._process.join(CLOSING_SECONDS)
-                message = f"{self._name} died (exit code {self._process.exitcode})"
-            raise EnvError(message) from None
+                words = f"{self._name} died (exit code {self._process.exitcode})"
+            raise EnvError(words) from None
+        if is_error:
+            raise EnvError(f"{self._name} failed:\n{message[HEAD.size :].decode().strip()}")
         self._patience_seconds = self._timeout_seconds
-        return Answer(terminated, truncated, reward, n_frames, games)
+        return _unpack(message, self._n_envs)
 
     def hang_up(self) -> None:
         """Tell the process to end, without waiting for it."""
@@ -208,10 +217,10 @@ class EnvProcess:
         if self._n_polls * POLL_SECONDS >= self._patience_seconds:
             raise EnvError(f"{self._name} has not answered for {self._patience_seconds:g} s")
 
-    def _send(self, slot: int, action: int) -> None:
+    def _send(self, slot: int, actions: Sequence[int]) -> None:
         # That the process is dead is for `receive` to say, which can read its last words as well.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendall(REQUEST.pack(slot, action))
+            self._socket.sendall(self._request.pack(slot, *actions))
 
 
 # Starting a process looks after all others that have ended, and so takes away the exit code of one
@@ -273,9 +282,9 @@ def _server_environment() -> Iterator[None]:
 
 def _serve(
     worker: socket.socket,
-    make: Callable[[], gymnasium.Env],
+    makes: Sequence[Callable[[], gymnasium.Env]],
     memory: SharedObservations,
-    index: int,
+    first: int,
 ) -> None:
     """Be one environment process until the worker hangs up."""
     for number in STOP_SIGNALS:
@@ -283,30 +292,42 @@ def _serve(
     threading.Thread(target=_end_when_hung_up, args=(worker,), daemon=True).start()
     cv2.setNumThreads(0)
     try:
-        env = make()
-        monitor = _find_monitor(env)
+        envs = [make() for make in makes]
+        monitors = [_find_monitor(env) for env in envs]
         slots, final = memory.views()
-        _send_answer(worker, Answer(False, False, 0.0, 0, []))
+        rows = range(first, first + len(envs))
+        request = _request(len(envs))
+        worker.sendall(_pack([Answer(False, False, 0.0, 0, [])] * len(envs)))
         while True:
-            slot, action = REQUEST.unpack(_receive_exactly(worker, REQUEST.size))
-            if action == RESET:
-                slots[slot, index], _ = env.reset()
-                _send_answer(worker, Answer(False, False, 0.0, monitor.n_frames, []))
-                continue
-            observation, reward, terminated, truncated, _ = env.step(action)
-            if truncated:
-                final[index] = observation
-            if terminated or truncated:
-                observation, _ = env.reset()
-            slots[slot, index] = observation
-            games = monitor.take_finished()
-            answer = Answer(terminated, truncated, float(reward), monitor.n_frames, games)
-            _send_answer(worker, answer)
+            slot, *actions = request.unpack(_receive_exactly(worker, request.size))
+            answers = [
+                _do(action, env, monitor, slots[slot, row], final[row])
+                for action, env, monitor, row in zip(actions, envs, monitors, rows, strict=True)
+            ]
+            worker.sendall(_pack(answers))
     except Exception:
         # That the worker has hung up comes here as well: there is nobody left to read this then.
         text = traceback.format_exc().encode(errors="backslashreplace")
+        text = text.ljust(_least_n_bytes(len(makes)) - HEAD.size)
         with contextlib.suppress(OSError):
-            worker.sendall(ANSWER.pack(True, False, False, 0.0, 0, len(text)) + text)
+            worker.sendall(HEAD.pack(True, HEAD.size + len(text)) + text)
+
+
+def _do(
+    action: int, env: gymnasium.Env, monitor: Monitor, observation: np.ndarray, final: np.ndarray
+) -> Answer:
+    """Reset or step one environment, and write what is seen then."""
+    if action == RESET:
+        observation[...], _ = env.reset()
+        return Answer(False, False, 0.0, monitor.n_frames, [])
+    seen, reward, terminated, truncated, _ = env.step(action)
+    if truncated:
+        final[...] = seen
+    if terminated or truncated:
+        seen, _ = env.reset()
+    observation[...] = seen
+    games = monitor.take_finished()
+    return Answer(terminated, truncated, float(reward), monitor.n_frames, games)
 
 
 def _end_when_hung_up(worker: socket.socket) -> None:
@@ -318,10 +339,34 @@ def _end_when_hung_up(worker: socket.socket) -> None:
         os._exit(0)
 
 
-def _send_answer(worker: socket.socket, answer: Answer) -> None:
-    terminated, truncated, reward, n_frames, games = answer
-    head = ANSWER.pack(False, terminated, truncated, reward, n_frames, len(games))
-    worker.sendall(head + b"".join(GAME.pack(*game) for game in games))
+def _request(n_envs: int) -> struct.Struct:
+    """The slot, and of each environment its action or RESET."""
+    return struct.Struct(f"={1 + n_envs}i")
+
+
+def _least_n_bytes(n_envs: int) -> int:
+    """No message to a worker is shorter, and few are longer: so it is read in one go."""
+    return HEAD.size + n_envs * ANSWER.size
+
+
+def _pack(answers: Sequence[Answer]) -> bytes:
+    parts = []
+    for *step, games in answers:
+        parts.append(ANSWER.pack(*step, len(games)))
+        parts += [GAME.pack(*game) for game in games]
+    body = b"".join(parts)
+    return HEAD.pack(False, HEAD.size + len(body)) + body
+
+
+def _unpack(message: bytes, n_envs: int) -> list[Answer]:
+    answers, at = [], HEAD.size
+    for _ in range(n_envs):
+        terminated, truncated, reward, n_frames, n_games = ANSWER.unpack_from(message, at)
+        at += ANSWER.size
+        games = [Game(*GAME.unpack_from(message, at + i * GAME.size)) for i in range(n_games)]
+        at += n_games * GAME.size
+        answers.append(Answer(terminated, truncated, reward, n_frames, games))
+    return answers
 
 
 def _find_monitor(env: Any) -> Monitor:

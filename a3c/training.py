@@ -350,7 +350,7 @@ class _Watch:
                 case EnvRestart():
                     self._n_env_restarts += 1
                     self._log.say(
-                        "a game is abandoned, and not counted; a new process takes its place:"
+                        "what was played there has no score; a new process takes its place:"
                         f" {report.why.rstrip()}"
                     )
                 case Measurement():

@@ -71,9 +71,9 @@ class Game(NamedTuple):
 
 
 class EnvRestart(NamedTuple):
-    """An environment's process broke; its game was abandoned, and a new one took its place."""
+    """A process of environments broke; its games were abandoned, and a new one took its place."""
 
-    why: str  # names the environment
+    why: str  # names the environments
 
 
 class Measurement(NamedTuple):
@@ -109,10 +109,10 @@ class GameResult(Protocol):
 
 
 class Replaced(Protocol):
-    """An environment whose process broke and was replaced."""
+    """A process of environments that broke and was replaced."""
 
     @property
-    def env(self) -> int: ...
+    def envs(self) -> Sequence[int]: ...
     @property
     def why(self) -> str: ...
 
@@ -466,8 +466,9 @@ class Worker:
             self._note_values(values, ended)
             self._games.extend(step.games)
             for replaced in step.replaced:
-                self._is_whole[replaced.env] = False
-                self._value_sums[replaced.env] = self._n_values[replaced.env] = 0
+                for env in replaced.envs:
+                    self._is_whole[env] = False
+                    self._value_sums[env] = self._n_values[env] = 0
                 self._report(EnvRestart(replaced.why))
             self._n_collected = t + 1
         return True

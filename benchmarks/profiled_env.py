@@ -1,10 +1,11 @@
 """An environment that counts its own CPU time by part, for `make profile`.
 
 It runs in the environment processes, so it imports neither TensorFlow nor anything of the trainer.
-The counters lie in a file that the profiler reads: 5 numbers, written after each step.
+The counters lie in a file that the profiler reads: some numbers, written after each step.
 """
 
 import functools
+import os
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -31,8 +32,11 @@ class EnvSeconds(NamedTuple):
 
 def read(folder: pathlib.Path) -> EnvSeconds:
     """The sum over all environment processes of a run."""
-    rows = [np.fromfile(path) for path in folder.glob(f"*{SUFFIX}")]
-    return EnvSeconds(*np.sum(rows, axis=0).tolist())
+    rows = np.array([np.fromfile(path) for path in folder.glob(f"*{SUFFIX}")])
+    of_process = {row[0]: 0.0 for row in rows}
+    for pid, seconds, *_ in rows:  # a process may have several environments
+        of_process[pid] = max(of_process[pid], seconds)
+    return EnvSeconds(sum(of_process.values()), *np.sum(rows[:, 2:], axis=0).tolist())
 
 
 def make_env(
@@ -97,7 +101,7 @@ class _Clocked(gymnasium.Wrapper):
         self._clock = clock
         self._seconds = 0.0
         self._n_steps = 0
-        self._counters = np.memmap(path, np.float64, "w+", shape=(len(EnvSeconds._fields),))
+        self._counters = np.memmap(path, np.float64, "w+", shape=(1 + len(EnvSeconds._fields),))
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Reset."""
@@ -113,6 +117,7 @@ class _Clocked(gymnasium.Wrapper):
         self._seconds += time.thread_time() - start
         self._n_steps += 1
         self._counters[:] = (
+            os.getpid(),
             time.process_time(),
             self._seconds,
             self._clock.seconds,

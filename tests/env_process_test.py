@@ -172,7 +172,7 @@ def test_a_process_killed_while_it_steps_is_named_at_once():
         envs.reset()
         for _ in range(2):
             envs.step(np.array([0]), 0)
-        envs._processes[0].request_step(0, 0)
+        envs._processes[0].request_step(0, [0])
         begun = time.monotonic()
         os.kill(envs.pids[0], signal.SIGKILL)
         with pytest.raises(EnvError, match=r"died \(exit code -9\)"):
@@ -202,7 +202,7 @@ def test_building_has_its_time_whatever_a_step_has():
     """Analytic: the timeout is for steps; a process that starts may wait for a processor first."""
     memory = SharedObservations(1, 1, (2,), "float32")
     make = functools.partial(make_env, EnvSettings(TOY + "Vector-v0", 0))
-    process = EnvProcess(make, memory, 0, "the impatient one", 1.5)
+    process = EnvProcess([make], memory, 0, "the impatient one", 1.5)
     try:
         assert process._patience_seconds == env_process.LEAST_BUILDING_SECONDS
         process.receive()
@@ -264,8 +264,8 @@ def test_a_broken_environment_is_replaced(tmp_path, how):
         broken = envs.step(np.array([0, 1, 1]), 1)
         assert not is_running(pids[1])
         assert [pid == old for pid, old in zip(envs.pids, pids, strict=True)] == [True, False, True]
-        ((env, why),) = broken.replaced
-        assert env == 1
+        ((abandoned, why),) = broken.replaced
+        assert list(abandoned) == [1]
         assert {"killed": "exit code -9", "hangs": "0.5 s", "raises": "joystick broke"}[how] in why
         assert "worker 1, environment 1" in why
         # No reward, no end; its first observation is in its row.
@@ -335,7 +335,7 @@ def break_no_more(envs, env, settings):
     sound = dataclasses.replace(settings, env_id=TOY + "Vector-v0")
     envs._processes[env].end()
     make = functools.partial(make_env, sound, 1, env, 0)
-    envs._processes[env] = EnvProcess(make, envs._memory, env, "sound", DEADLINE_SECONDS)
+    envs._processes[env] = EnvProcess([make], envs._memory, env, "sound", DEADLINE_SECONDS)
     envs._processes[env].receive()
     envs._processes[env].request_reset(0)
     envs._processes[env].receive()
@@ -375,7 +375,7 @@ def test_a_process_that_dies_before_its_first_step_is_replaced_too(when):
         envs.reset(1)
         np.testing.assert_array_equal(envs.observations[1], [[0, 0], [0, 0]])
         step = envs.step(np.array([1, 1]), 0)
-        assert [replaced.env for replaced in step.replaced] == [1]
+        assert [[*replaced.envs] for replaced in step.replaced] == [[1]]
         assert step.rewards.tolist() == [10, 10]
         assert envs.step(np.array([1, 1]), 0).replaced == []
 
@@ -385,7 +385,7 @@ def test_what_cannot_be_built_is_tried_as_often_as_is_allowed():
     with processes(TOY + "RaisesInInit-v0", restart_limit=RestartLimit(n=3)) as envs:
         with pytest.raises(EnvError, match="upside down"):
             envs.wait_until_ready()
-        assert [env for env, _ in envs._replaced] == [0, 0, 0]
+        assert [[*numbers] for numbers, _ in envs._replaced] == [[0]] * 3
 
 
 def test_what_breaks_again_and_again_ends_with_its_own_error():
@@ -400,13 +400,106 @@ def test_what_breaks_again_and_again_ends_with_its_own_error():
 
         def step_on():
             while True:
-                replaced.extend(env for env, _ in envs.step(np.array([0, 0]), 0).replaced)
+                replaced.extend([*r.envs] for r in envs.step(np.array([0, 0]), 0).replaced)
 
         with pytest.raises(EnvError, match=r"worker 0, environment 1 failed:\n(.*\n)*.*joystick"):
             step_on()
-        assert replaced == [0, 1]  # the third was environment 0's, in the step that failed
+        assert replaced == [[0], [1]]  # the third was environment 0's, in the step that failed
         pids = envs.pids
     assert not any(map(is_running, pids))
+
+
+# Several environments in one process
+
+
+def course(name, n_processes, n_steps):
+    """All that so many steps of four environments bring, with their processes."""
+    settings = EnvSettings(TOY + name, seed=1)
+    with contextlib.closing(
+        EnvProcesses(settings, 2, 4, describe_env(settings), 2, n_processes=n_processes)
+    ) as envs:
+        pids = envs.pids
+        envs.reset(0)
+        seen = [envs.observations.copy()]
+        told = []
+        for n in range(n_steps):
+            step = envs.step(np.array([n % 2, 1, 0, n % 2]), n % 2)
+            ends = [step.rewards.tolist(), step.terminated.tolist(), step.truncated.tolist()]
+            games = [(g.worker, g.env, g.score, g.length) for g in step.games]
+            told.append((ends, games, envs.n_frames, list(envs.next_games)))
+            seen += [envs.observations.copy(), envs.final_observations.copy()]
+    return pids, np.concatenate([s.ravel() for s in seen]), told
+
+
+@pytest.mark.parametrize("name", ["Vector-v0", "ShortNumbers-v0"])
+def test_it_does_not_matter_how_environments_share_processes(name):
+    """Parity: one process for all four, two for two each, three (of 2, 1 and 1), and one for each."""
+    alone, seen, told = course(name, None, 40)
+    assert len(alone) == 4
+    assert sum(len(games) for _, games, *_ in told) > 3
+    for n_processes in (1, 2, 3):
+        pids, *others = course(name, n_processes, 40)
+        assert len(pids) == n_processes
+        np.testing.assert_array_equal(others[0], seen)
+        assert others[1] == told
+
+
+def test_a_process_of_two_is_replaced_with_both():
+    """Analytic: environments 2 and 3 begin new games, with streams of their own; 0 and 1 play on."""
+    settings = EnvSettings(TOY + "Vector-v0", seed=0)
+    with contextlib.closing(
+        EnvProcesses(
+            settings,
+            1,
+            4,
+            describe_env(settings),
+            2,
+            restart_limit=RestartLimit(),
+            n_processes=2,
+        )
+    ) as envs:
+        envs.reset(0)
+        actions = np.array([0, 1, 0, 1])
+        for slot in (1, 0):
+            envs.step(actions, slot)
+        before = envs.pids
+        os.kill(before[1], signal.SIGKILL)
+        broken = envs.step(actions, 1)
+        assert [pid == old for pid, old in zip(envs.pids, before, strict=True)] == [True, False]
+        ((abandoned, why),) = broken.replaced
+        assert list(abandoned) == [2, 3]
+        assert why == "worker 1, environment 2 to 3 died (exit code -9)"
+        assert broken.rewards.tolist() == [0, 10, 0, 0]
+        np.testing.assert_array_equal(envs.observations[1], [[3, 0], [3, 0], [0, 0], [0, 0]])
+        assert envs.next_games == [1, 1, 2, 2]
+        assert envs.n_frames == 3 * 2 + 2 * 2
+        step = envs.step(actions, 0)
+        assert step.replaced == []
+        assert step.rewards.tolist() == [0, 10, 0, 10]
+
+
+def test_an_error_in_one_of_several_arrives_in_words():
+    """Analytic: with whatever length, and the names of all that are gone."""
+    with processes(TOY + "RaisesInStep-v0", n_envs=3, n_processes=1) as envs:
+        envs.reset()
+        for _ in range(2):
+            envs.step(np.array([0, 0, 0]), 0)
+        with pytest.raises(
+            EnvError, match=r"^worker 0, environment 0 to 2 failed:\n(.*\n)*.*joystick broke$"
+        ):
+            envs.step(np.array([0, 0, 0]), 0)
+
+
+@pytest.mark.parametrize(
+    ("n_cores", "n_workers", "n_envs", "expected"),
+    [(2, 16, 1, 1), (2, 3, 8, 1), (2, 1, 8, 2), (16, 3, 8, 6), (16, 1, 8, 8), (16, 16, 4, 1)],
+)
+def test_there_are_as_many_processes_as_use_every_core(
+    monkeypatch, n_cores, n_workers, n_envs, expected
+):
+    """Analytic: cores divided by workers, rounded up; at least one, at most one an environment."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n_cores)))
+    assert env_process.processes_per_worker(n_workers, n_envs) == expected
 
 
 class Pieces:
@@ -437,13 +530,13 @@ def test_processes_share_rows_of_one_memory():
     slots[:] = -1
     make = functools.partial(make_env, EnvSettings(TOY + "Vector-v0", 0))
     for _ in range(2):
-        process = EnvProcess(make, memory, 1, "the one in the middle", DEADLINE_SECONDS)
+        process = EnvProcess([make], memory, 1, "the one in the middle", DEADLINE_SECONDS)
         process.receive()
         process.request_reset(0)
-        assert process.receive() == (False, False, 0.0, 0, [])
+        assert process.receive() == [(False, False, 0.0, 0, [])]
         np.testing.assert_array_equal(slots[0], [[-1, -1], [0, 0], [-1, -1]])
-        process.request_step(1, 1)
-        assert process.receive() == (False, False, 10.0, 1, [])
+        process.request_step(1, [1])
+        assert process.receive() == [(False, False, 10.0, 1, [])]
         np.testing.assert_array_equal(slots[1, 1], [1, 0])
         process.end()
 
@@ -464,8 +557,8 @@ def main():
     if ending == "hang":
         for _ in range(2):
             envs.step(np.array([0, 0]), 0)
-        envs._processes[0].request_step(0, 0)
-        envs._processes[1].request_step(0, 0)
+        envs._processes[0].request_step(0, [0])
+        envs._processes[1].request_step(0, [0])
     if ending != "exit":
         print("waiting", flush=True)
         sys.stdin.read()

@@ -21,7 +21,7 @@ class FakeGame(NamedTuple):
 class FakeReplaced(NamedTuple):
     """What a worker reads of an environment that was replaced."""
 
-    env: int
+    envs: Sequence[int]
     why: str
 
 
@@ -93,7 +93,7 @@ class NumberedEnvs:
         self._show(self.observations[slot])
         rewards = n + actions / 10 + 100 * np.arange(n_envs)
         rewards[broken] = 0
-        replaced = [FakeReplaced(k, f"fault at step {n}") for k in broken]
+        replaced = [FakeReplaced([k], f"fault at step {n}") for k in broken]
         return FakeStep(rewards.astype(np.float32), terminated, truncated, games, replaced)
 
     def _show(self, where: np.ndarray) -> None:
