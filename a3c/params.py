@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 # The presets' end of the learning-rate schedule that is not a number: it follows --n_steps.
 N_STEPS = "n_steps"
-# Every environment is a process of its own.
+# Each may be a process of its own.
 MAX_ENVS = 1024
 
 OCD = "OCD A3C"
@@ -289,7 +289,7 @@ def _check_together(params: Params) -> None:
     if params.n_workers * params.envs_per_worker > MAX_ENVS:
         raise BadInput(
             f"--n_workers {params.n_workers} with --envs_per_worker {params.envs_per_worker} is"
-            f" more than {MAX_ENVS} environments, each a process of its own"
+            f" more than {MAX_ENVS} environments"
         )
     end = params.lr_decay_to_zero_by_n_steps
     if params.lr_schedule == "linear" and end is None:
