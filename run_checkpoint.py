@@ -135,7 +135,7 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
                 why = "--no_render opens none" if arguments.no_render else "there is no display"
                 raise BadInput(f"--{name} needs a window, but {why}")
     if arguments.video is not None:
-        screens.open_film(arguments.video, WINDOW_FPS)  # before TensorFlow: can it be written?
+        screens.check_film(arguments.video)
 
     from a3c import checkpoint, env, evaluation, network
 
@@ -240,7 +240,7 @@ def _play_on_screen(
     if arguments.video is not None:
         # Gymnasium draws CartPole with pygame, which looks for a display even to draw in memory.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        rate, screen = fps, screens.open_film(arguments.video, fps)
+        rate, screen = fps, screens.Film(arguments.video, fps)
     else:
         rate = fps * (arguments.speed or 1.0)
         screen = screens.Window(settings.env_id, min(rate, WINDOW_FPS))

@@ -124,7 +124,9 @@ def test_an_mp4_holds_every_frame(made, tmp_path, capsys):
     ((_, frames),) = play_apart(made, "pong", 1)
     pictures = read_film(path)
     assert len(pictures) == len(frames) >= 150
-    assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == 60
+    film = cv2.VideoCapture(str(path))
+    assert film.get(cv2.CAP_PROP_FPS) == 60
+    assert int(film.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, "little") in (b"avc1", b"h264")
     for frame, picture in zip(frames[::30], pictures[::30], strict=True):
         large = frame.repeat(3, axis=0).repeat(3, axis=1)
         assert picture.shape == large.shape
@@ -140,7 +142,6 @@ def test_a_gif_holds_a_quarter_of_them(made, tmp_path, capsys):
     pictures = read_film(path)
     with Image.open(path) as film:
         durations = [film.seek(i) or film.info["duration"] for i in range(film.n_frames)]
-    # Pictures that are the same have become one, shown for longer.
     assert sum(durations) == pytest.approx(len(frames) // 4 * 1000 / 15, abs=10)
     assert pictures[0].shape == (630, 480 + views.PANEL_WIDTH, 3)
     wanted = np.maximum(frames[2], frames[3]).repeat(3, axis=0).repeat(3, axis=1)
@@ -176,6 +177,42 @@ def test_a_window_shows_the_game_until_it_is_closed(made, monkeypatch, capsys):
     assert "the window was closed\n" in capsys.readouterr().out
     assert len(shown) == 20
     assert {image.shape for image in shown} == {(630, 600 + views.PANEL_WIDTH, 3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "speed", "fps", "share"),
+    [
+        ("cartpole", None, 50, 1),
+        ("cartpole", "0.5", 25, 1),
+        ("cartpole", "2", 60, 0.6),  # a hundred a second, of which the window shows sixty
+        ("pong", None, 60, 1),
+        ("pong", "4", 60, 0.25),
+    ],
+)
+def test_a_window_has_the_games_speed(made, monkeypatch, capsys, name, speed, fps, share):
+    """Analytic: pictures a second, and how many of the game's there are."""
+    windows = []
+
+    class Kept:
+        def __init__(self, title, fps):
+            self.title, self.fps, self.n_shown = title, fps, 0
+            windows.append(self)
+
+        def show(self, image):
+            self.n_shown += 1
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(screens, "Window", Kept)
+    monkeypatch.setattr(screens, "has_display", lambda: True)
+    more = [] if speed is None else ["--speed", speed]
+    assert run_checkpoint.main([str(made / name), "--episodes", "1", *more]) == 0
+    ((_, frames),) = play_apart(made, name, 1)
+    (window,) = windows
+    assert window.fps == fps
+    assert abs(window.n_shown - share * len(frames)) <= 1
+    assert window.title == checkpoint.read_info(checkpoint.find(made / name)).subject.env_id
 
 
 def damage(folder: pathlib.Path) -> None:
@@ -251,7 +288,8 @@ def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
     ],
 )
 def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, ffmpeg, words):
-    """Analytic: no ffmpeg at all, none where it should be, or one that cannot write H.264."""
+    """Analytic: no ffmpeg at all, none where it should be, or one that cannot write H.264. Before
+    anything is played; no empty film is left."""
     import imageio_ffmpeg
 
     def find() -> str:
@@ -266,8 +304,10 @@ def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, ffmpe
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", find)
     film = tmp_path / "film.mp4"
     assert run_checkpoint.main([str(made / "cartpole"), "--video", str(film), "--eyes"]) == 2
-    err = capfd.readouterr().err
-    assert err.startswith(f"run_checkpoint.py: error: cannot write {film}: ")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert not film.exists()
+    assert err.startswith(f"run_checkpoint.py: error: cannot write {film}")
     assert err.count("\n") == 1
     assert words in err
 
