@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from PIL import Image
 
 import run_checkpoint
 from a3c import checkpoint, evaluation, network, screens, views
+from tests import agents
 from tests.agents import CARTPOLE, SHORT_PONG, save
 
 
@@ -99,6 +101,25 @@ def test_any_name_of_a_checkpoint_will_do(made, capsys):
     assert "1 game, the likeliest actions, seed 0\n" in outs[0]
     assert "sd" not in outs[0]
     assert outs[1:] == outs[:1] * 2
+
+
+@pytest.mark.weekly
+def test_a_policy_that_never_starts_breakout_is_cut_off(tmp_path, monkeypatch, capsys):
+    """Analytic: with weights of 0 the likeliest action is the first, NOOP, and the ball waits for
+    FIRE: 108,000 frames, the 0 to 30 and 13 no-ops before the first decision among them."""
+
+    def zeros(subject: checkpoint.Subject) -> dict[str, np.ndarray]:
+        return {name: np.zeros_like(weight) for name, weight in make_weights(subject).items()}
+
+    make_weights = agents.make_weights
+    monkeypatch.setattr(agents, "make_weights", zeros)
+    breakout = SHORT_PONG._replace(env_id="BreakoutNoFrameskip-v4", n_actions=4)
+    save(tmp_path, breakout)
+    assert run_checkpoint.main([str(tmp_path), "--episodes", "1", "--greedy"]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    length = re.fullmatch(r"game   0: score 0, ([\d,]+) steps, cut off by 108,000 frames", line)
+    assert length is not None, line
+    assert 108_000 - 43 <= 4 * int(length[1].replace(",", "")) <= 108_000 - 13 + 3
 
 
 def read_film(path: pathlib.Path) -> list[np.ndarray]:
