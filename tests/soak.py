@@ -35,8 +35,8 @@ def _kill(
     """Go on with one run, kill it at a random moment, and look at what is left."""
     generator = random.Random(number)
     before = kill_test.saved(outside)
+    began_at = time.time()
     process = kill_test.start(outside, *command)
-    start = time.monotonic()
     try:
         if in_training := generator.random() < 0.75:
             processes.wait_until(
@@ -51,7 +51,10 @@ def _kill(
     newest = max(
         outside.glob("run/checkpoints/ckpt-*.json"), key=lambda p: p.stat().st_mtime, default=None
     )
-    lost = killed_at - newest.stat().st_mtime if newest and in_training else 0.0
+    saved_at = newest.stat().st_mtime if newest else 0.0
+    # One that has not saved since it began lived for less than an interval, or failed to.
+    lost = killed_at - saved_at if saved_at > began_at else 0.0
+    assert lost or not in_training
     after = kill_test.saved(outside)
     kill_test.check_files(outside)
     assert all(after[name] >= before[name] for name in after), (before, after)
@@ -60,7 +63,7 @@ def _kill(
     assert lost < 2 * interval_seconds + 5, f"{lost:.1f} s were lost"
     return {
         "in_training": in_training,
-        "lived_seconds": round(killed_at - (time.time() - (time.monotonic() - start)), 1),
+        "lived_seconds": round(killed_at - began_at, 1),
         "lost_seconds": round(lost, 2),
         "left_seconds": round(left_for, 2),
         "steps": after["steps"],
