@@ -102,8 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 1
     finally:
-        for processes in envs:
-            processes.close()
+        env.close_all(envs)
         if lock is not None:
             lock.close()
 

@@ -399,10 +399,14 @@ class EnvProcesses:
             replaced=replaced,
         )
 
-    def close(self) -> None:
-        """End all processes: at once those that listen, by force those that do not."""
+    def hang_up(self) -> None:
+        """Tell all processes to end, without waiting for them."""
         for process in self._processes:
             process.hang_up()
+
+    def close(self) -> None:
+        """End all processes: at once those that listen, by force those that do not."""
+        self.hang_up()
         for process in self._processes:
             process.end()
 
@@ -447,8 +451,8 @@ class EnvProcesses:
             # The broken one may have begun another game without our hearing of it, or ended some.
             # So that their streams are not used again, these are skipped as well.
             self._games_under_way[env] += 1 + max(1, n_unheard)
-            self._processes[env] = self._start(env)
             try:
+                self._processes[env] = self._start(env)
                 answer = self._processes[env].receive()
                 if slot is not None:
                     self._processes[env].request_reset(slot)
@@ -458,3 +462,11 @@ class EnvProcesses:
             else:
                 return answer
         raise error
+
+
+def close_all(envs: Sequence[EnvProcesses]) -> None:
+    """End the processes of many workers; those that do not listen are waited for once, together."""
+    for processes in envs:
+        processes.hang_up()
+    for processes in envs:
+        processes.close()
