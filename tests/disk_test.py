@@ -8,6 +8,8 @@ import csv
 import os
 import resource
 import signal
+import subprocess
+import sys
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -165,3 +167,18 @@ def test_what_waits_is_bounded(tmp_path, monkeypatch):
 def test_the_reason_is_told_in_words(error, words):
     """Analytic: the system's words, without TensorFlow's around them."""
     assert appending.in_words(error) == words
+
+
+def test_what_a_program_was_started_without_leads_nowhere(tmp_path):
+    """Analytic: a file that is opened then is not in the place of stdout, and gets nothing printed."""
+    script = (
+        "import os, sys; from a3c import appending; appending.open_what_is_closed();"
+        "file = open('file', 'w'); print('lost'); print('lost', file=sys.stderr);"
+        "os.write(1, b'lost'); os.write(2, b'lost'); print(file.fileno(), file=file);"
+        "assert sys.stdin.read() == ''"
+    )
+    command = ["-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(processes.ROOT)}
+    done = subprocess.run(["sh", *command], cwd=tmp_path, env=environment)
+    assert done.returncode == 0
+    assert int((tmp_path / "file").read_text()) > 2

@@ -126,6 +126,16 @@ def test_so_is_a_run_whose_environments_break(n_envs):
         assert counts == sorted(counts)
 
 
+def test_a_console_on_a_full_disk_stops_nothing(monkeypatch):
+    """Analytic: from its first line on; what the run writes elsewhere is all there."""
+    with open("/dev/full", "w") as console:
+        monkeypatch.setattr("sys.stdout", console)
+        flags = ["--network", "mlp", "--n_steps", "20", "--log_dir", "run"]
+        assert run(*flags, DRAWN) == 0
+    assert info("run").counters["steps"] == 20
+    assert pathlib.Path("run/log.txt").read_text().startswith("run folder: run\nstarting ")
+
+
 # What is cut back, and what is refused
 
 
