@@ -281,6 +281,39 @@ def test_no_whole_checkpoint_is_told(copy):
     )
 
 
+def test_without_any_json_nothing_is_cut(copy):
+    """Analytic: a run that has trained does not begin at its start, and keeps what it has."""
+    for path in copy.glob("checkpoints/*.json"):
+        path.unlink()
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    assert refusal("--n_steps", "90").startswith("run has figures or games, but no checkpoint ")
+    (copy / "progress.csv").unlink()
+    assert refusal("--n_steps", "90").startswith("run has figures or games, but no checkpoint ")
+    (copy / "progress.csv").write_bytes(before[copy / "progress.csv"])
+    assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "name", ["log.txt", "progress.csv", "monitor/1.0.monitor.csv", "lock", "checkpoints", "new"]
+)
+@pytest.mark.parametrize("what", ["link", "pipe"])
+def test_nothing_is_written_through_a_link_or_a_pipe(copy, name, what):
+    """Analytic: somebody else's folder could have a file of ours cut; what has no end is not read."""
+    outside = pathlib.Path("outside").absolute()
+    if (copy / name).is_dir():
+        (copy / name).rename(outside)
+    else:
+        outside.write_text("a file\nof many\nlines\n")
+        (copy / name).unlink(missing_ok=True)
+    if what == "link":
+        (copy / name).symlink_to(outside)
+    else:
+        os.mkfifo(copy / name)
+    before = {p: p.read_bytes() for p in outside.rglob("*")} or outside.read_bytes()
+    assert refusal("--n_steps", "90").startswith(f"run/{name} is a link or no file: ")
+    assert ({p: p.read_bytes() for p in outside.rglob("*")} or outside.read_bytes()) == before
+
+
 def test_half_written_lines_are_cut_and_whole_ones_stay(copy):
     """Analytic: a kill leaves half a row; a damaged row from before is nobody's to throw away."""
     progress, monitor = copy / "progress.csv", copy / "monitor/0.0.monitor.csv"
