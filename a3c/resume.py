@@ -160,7 +160,9 @@ def cut_back(run: Run, argv: Sequence[str]) -> Standing:
     try:
         for name in (run_dir.MONITOR, run_dir.CHECKPOINTS):
             (run.folder / name).mkdir(exist_ok=True)
-        checkpoint.set_aside_newer(run.folder / run_dir.CHECKPOINTS, n_steps if run.info else -1)
+        checkpoints = run.folder / run_dir.CHECKPOINTS
+        checkpoint.set_aside_newer(checkpoints, n_steps if run.info else -1)
+        checkpoint.delete_newer(checkpoints / checkpoint.BEST, n_steps)
         most = {"misc/steps": n_steps, "misc/env_restarts": _n_env_restarts(run)}
         _cut_rows(run.folder / "progress.csv", most)
         _cut_rows(run.folder / "evaluations.csv", {"steps": n_steps})

@@ -272,6 +272,29 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(copy, damage):
     assert "traced in" in (copy / "log.txt").read_text()
 
 
+def test_the_best_is_what_was_best_by_then(copy):
+    """Analytic: of bests at 20, 40 and 60 steps, a run that goes on from 40 has those up to there; and keeps
+    the newest of these, and what comes after, while it may have to go on from 40 again.
+    """
+    best = copy / "checkpoints/best"
+    shutil.copytree(copy / "checkpoints", best)
+    for path in list(best.iterdir()):
+        if path.name.startswith("ckpt-40."):
+            for n_steps in (20, 60):
+                shutil.copy(path, path.with_name(path.name.replace("40", str(n_steps))))
+        elif path.name.startswith(("ckpt-0.", "ckpt-80.")):
+            path.unlink()
+    (copy / "checkpoints/ckpt-80.json").unlink()
+    resume.cut_back(open_run(), [])
+    names = ["ckpt-20", "ckpt-40"]
+    endings = (".data-00000-of-00001", ".index", ".json")
+    assert sorted(path.name for path in best.iterdir()) == [n + e for n in names for e in endings]
+    assert checkpoint.oldest(copy / "checkpoints") == 0
+    for n_steps, kept in ((0, names), (39, names), (40, names[1:]), (80, names[1:])):
+        checkpoint.delete_older(best, n_steps)
+        assert sorted(path.stem for path in best.glob("*.json")) == kept
+
+
 def test_no_whole_checkpoint_is_told(copy):
     """Analytic: of all that there are, the newest one's trouble."""
     for path in copy.glob("checkpoints/*.index"):
