@@ -115,6 +115,7 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
     games = (folder / "monitor/0.0.monitor.csv").read_text().splitlines()[2:]
     assert all(len(game.split(",")) == 3 for game in games[:-1])
     assert len(games) >= newest["games"]
+    assert all(path.stat().st_size > 0 for path in folder.glob("events.out.*"))
     events = EventAccumulator(str(folder)).Reload()
     shown = [event.step for event in events.Tensors("misc/steps")]
     assert min(shown) <= before["steps"]

@@ -351,6 +351,40 @@ def test_a_game_that_nobody_heard_of_is_in_no_file(tmp_path):
     assert path.read_text().startswith(before + "50.0,5,")  # what was cut
 
 
+def test_games_that_a_full_disk_keeps_from_the_file_are_not_lost_with_their_process(tmp_path):
+    """Analytic: it dies with one row written, half of the second and nothing of the third; its successor
+    writes what is missing, first.
+    """
+    path = tmp_path / "0.0.monitor.csv"
+    settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(tmp_path))
+    heard = []
+    with contextlib.closing(
+        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
+    ) as envs:
+
+        def play(action):
+            while not (games := envs.step(np.array([action]), 0).games):
+                pass
+            heard.extend((game.score, game.length) for game in games)
+
+        envs.reset(0)
+        play(1)
+        _, hard = resource.prlimit(envs.pids[0], resource.RLIMIT_FSIZE)
+        room = path.stat().st_size + 3
+        resource.prlimit(envs.pids[0], resource.RLIMIT_FSIZE, (room, hard))
+        play(0)
+        play(1)
+        assert path.stat().st_size == room
+        os.kill(envs.pids[0], signal.SIGKILL)
+        assert envs.step(np.array([1]), 0).replaced
+        play(0)
+    rows = [line.split(",") for line in path.read_text().splitlines()[2:]]
+    assert [(float(score), int(length)) for score, length, _ in rows] == heard
+    assert len(heard) == 4
+    times = [float(seconds) for *_, seconds in rows]
+    assert times == sorted(times)
+
+
 def test_games_that_ended_unheard_are_not_played_again(tmp_path):
     """Analytic: two have rows that nobody was told of, and a third may have been begun: the next is 3."""
     settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(tmp_path))
