@@ -122,6 +122,57 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
     assert max(shown) > before["steps"]
 
 
+# Root may write everywhere, unless this right is taken from the program before it starts.
+WITHOUT_RIGHTS = (
+    "import ctypes, os, sys; PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1;"
+    "ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);"
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
+    """Analytic: saving fails in words, training goes on, and saves again when it may; a resumption is refused
+    in a line meanwhile, and what is open already is written on.
+    """
+    screen = Screen()
+    with processes.dispositions():
+        process = processes.start(
+            ["-c", WITHOUT_RIGHTS, TRAIN, "--log_dir", "run", *FLAGS.split(), "CartPole-v1"],
+            tmp_path,
+            stdout=screen.theirs,
+            stderr=screen.theirs,
+        )
+    folder = tmp_path / "run"
+    places = [folder, folder / "checkpoints", folder / "monitor"]
+    try:
+        processes.wait_until(lambda: len(list(folder.glob("checkpoints/*.json"))) > 2, "3 saved")
+        for place in places:
+            place.chmod(0o555)
+        screen.wait_for("cannot save run/checkpoints/ckpt-", ": Permission denied; what was saved")
+        before = checkpoint.read_info(checkpoint.find(folder)).counters
+        screen.forget()
+        screen.wait_for(": Permission denied; what was saved before is intact\n", " steps/s ")
+        assert checkpoint.read_info(checkpoint.find(folder)).counters == before
+        for place in places:
+            place.chmod(0o755)
+        screen.wait_for("checkpoints can be saved again\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(processes.DEADLINE_SECONDS) == 143
+        for path in (folder / "lock", *places):
+            path.chmod(0o555)
+        command = [sys.executable, "-c", WITHOUT_RIGHTS, str(TRAIN), "--resume", "run"]
+        refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert refused.returncode == 2
+        assert refused.stderr == "train.py: error: cannot make run/lock: Permission denied\n"
+    finally:
+        for place in places:
+            place.chmod(0o755)
+        processes.end(process)
+        screen.close()
+    assert checkpoint.read_info(checkpoint.find(folder)).counters["steps"] > before["steps"]
+
+
 def test_what_does_not_fit_waits_and_comes_first(tmp_path):
     """Analytic: half a line went out; the other half comes before the next line, and once."""
     path = tmp_path / "lines"
