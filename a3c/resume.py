@@ -68,6 +68,11 @@ def open_run(asked: params.Resume) -> Run:
 
 def _read(folder: pathlib.Path, asked: params.Resume, lock: TextIO) -> Run:
     args = run_dir.read_args(folder)
+    if ":" in args.params.env_id and "env_id" not in asked.given:
+        raise BadInput(
+            f"{folder} is of {args.params.env_id}, which runs the code of a module: if you trust that,"
+            f" name it, too"
+        )
     parsed = params.resumed(ParsedParams(args.params, args.sources), asked.given)
     checkpoints = folder / run_dir.CHECKPOINTS
     info = None

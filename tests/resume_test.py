@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -35,7 +36,10 @@ def work(tmp_path, monkeypatch):
 
 
 def run(*arguments: str) -> int:
-    return train.main(["--no_xla", *arguments] if "--resume" not in arguments else arguments)
+    if arguments[0] == "--resume":  # these environments have modules, which must be named
+        env_id = run_dir.read_args(arguments[1]).params.env_id
+        return train.main([*arguments, env_id])
+    return train.main(["--no_xla", *arguments])
 
 
 def games(folder: str) -> list[tuple[str, ...]]:
@@ -162,7 +166,8 @@ def copy(two_checkpoints, work):
 
 
 def open_run(*given: str) -> resume.Run:
-    asked = params.parse(["--resume", "run", *given])
+    named = [] if {DRAWN, "CartPole-v1"} & {*given} else [DRAWN]
+    asked = params.parse(["--resume", "run", *given, *named])
     opened = resume.open_run(asked)
     opened.lock.close()
     return opened
@@ -194,6 +199,20 @@ def test_what_would_change_training_is_refused_by_name(copy, given, words):
     line = refusal(*given.split())
     assert line.startswith(words)
     assert "\n" not in line
+    assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
+
+
+def test_a_module_is_not_imported_because_a_file_says_so(copy):
+    """Analytic: whoever resumes the run names its environment, if that has one; nothing changes before."""
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    args = json.loads((copy / "args.json").read_text())
+    args["params"]["env_id"] = "this:X-v0"
+    (copy / "args.json").write_text(json.dumps(args))
+    with pytest.raises(BadInput, match="^run is of this:X-v0, which runs the code of a module: if"):
+        resume.open_run(params.parse(["--resume", "run", "--n_steps", "90"]))
+    assert "this" not in sys.modules
+    (copy / "args.json").write_bytes(before[copy / "args.json"])
+    assert open_run("--n_steps", "90").info.counters["steps"] == 80
     assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
 
 
