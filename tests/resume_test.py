@@ -102,6 +102,26 @@ def test_a_run_that_is_resumed_where_games_begin_is_the_one_never_stopped(env_id
     assert rows("whole")[-1][mean] == rows("parts")[-1][mean]
 
 
+def test_in_the_middle_of_games_new_ones_begin_with_numbers_that_were_not_used():
+    """Analytic: of games of 5 steps, the fifth is under way at 21. It has no row and no count; games 5 to 8
+    are played, none of the numbers twice, and weights go on from what was saved, elsewhere than before.
+    """
+    flags = ["--network", "mlp", "--steps_per_update", "7"]
+    assert run(*flags, "--log_dir", "whole", "--n_steps", "42", DRAWN) == 0
+    assert run(*flags, "--log_dir", "parts", "--n_steps", "21", DRAWN) == 0
+    before = info("parts")
+    (worker,) = before.position.workers
+    assert (worker.next_games, worker.n_rows, before.counters["games"]) == ([5], [4], 4)
+    assert run("--resume", "parts", "--n_steps", "42") == 0
+    after = info("parts")
+    assert after.counters["steps"] == 42
+    assert after.counters["games"] == len(games("parts")) == 4 + 21 // 5
+    assert after.position.workers[0].next_games == [5 + 21 // 5 + 1]
+    assert games("parts")[:4] == games("whole")[:4]
+    assert len(games("whole")) == 42 // 5
+    assert tensors("parts") != tensors("whole")
+
+
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_so_is_a_run_whose_environments_break(n_envs):
     """Golden: in both halves; the streams of games that were abandoned are not used again, these games have
