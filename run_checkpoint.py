@@ -45,6 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise checkpoint.UnusableCheckpoint(
                 f"{info.prefix} plays {info.subject.env_id}, not {arguments.env_id}"
             )
+        if ":" in info.subject.env_id and arguments.env_id is None:
+            raise checkpoint.UnusableCheckpoint(
+                f"{info.prefix} plays {info.subject.env_id}, which runs the code of a module: if you"
+                f" trust that, name it before the checkpoint"
+            )
         _check_writable(arguments.json)
         return _run(arguments, info)
     except bad_input as error:
@@ -70,7 +75,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("env_id", nargs="?", help="stands in the checkpoint; given, it must be that")
+    add(
+        "env_id",
+        nargs="?",
+        help="stands in the checkpoint; given, it must be that, and module:Id must be given",
+    )
     add("checkpoint", type=pathlib.Path, help="a run folder, a checkpoints folder, or a checkpoint")
     add("--episodes", type=_count, metavar="N", help="games to play [30; with --video 1]")
     add("--greedy", action="store_true", help="do what is likeliest instead of drawing actions")

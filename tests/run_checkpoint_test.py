@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shutil
+import sys
 from typing import NamedTuple
 
 import cv2
@@ -138,7 +139,7 @@ def read_film(path: pathlib.Path) -> list[np.ndarray]:
 def test_an_mp4_holds_every_frame(made, tmp_path, capsys):
     """Golden: of a Pong of 150 frames, three times as large, within what H.264 loses."""
     path = tmp_path / "film.mp4"
-    assert run_checkpoint.main([str(made / "pong"), "--video", str(path)]) == 0
+    assert run_checkpoint.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path)]) == 0
     out = capsys.readouterr().out
     assert ", cut off by 108,000 frames\n" in out
     assert out.endswith(f"filmed in {path}\n")
@@ -158,7 +159,10 @@ def test_an_mp4_holds_every_frame(made, tmp_path, capsys):
 def test_a_gif_holds_a_quarter_of_them(made, tmp_path, capsys):
     """Golden: 15 pictures a second, each of two frames' brighter pixels; with the eyes beside."""
     path = tmp_path / "film.gif"
-    assert run_checkpoint.main([str(made / "pong"), "--video", str(path), "--eyes"]) == 0
+    assert (
+        run_checkpoint.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path), "--eyes"])
+        == 0
+    )
     ((_, frames),) = play_apart(made, "pong", 1)
     pictures = read_film(path)
     with Image.open(path) as film:
@@ -287,13 +291,23 @@ def test_an_environment_that_has_changed_is_refused(tmp_path, capsys):
     assert "observation shape (5,), this run has (4,)" in capsys.readouterr().err
 
 
+def test_a_module_is_not_imported_because_a_checkpoint_says_so(tmp_path, capsys):
+    """Analytic: somebody else's could name any; whoever plays it names it, too."""
+    save(tmp_path, CARTPOLE._replace(env_id="this:X-v0"))
+    assert run_checkpoint.main([str(tmp_path)]) == 2
+    words = r"\S+ plays this:X-v0, which runs the code of a module: if you trust that, name it .*\n"
+    assert re.fullmatch(f"run_checkpoint.py: error: {words}", capsys.readouterr().err)
+    assert "this" not in sys.modules
+
+
 def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
     """Analytic: but it can be played."""
     toy = CARTPOLE._replace(env_id="tests.toys:toys/Vector-v0", observation_shape=(2,))
     save(tmp_path, toy)
-    assert run_checkpoint.main([str(tmp_path), "--episodes", "1"]) == 0
+    assert run_checkpoint.main([toy.env_id, str(tmp_path), "--episodes", "1"]) == 0
     capsys.readouterr()
-    assert run_checkpoint.main([str(tmp_path), "--video", str(tmp_path / "x.gif")]) == 2
+    film = ["--video", str(tmp_path / "x.gif")]
+    assert run_checkpoint.main([toy.env_id, str(tmp_path), *film]) == 2
     assert "draws no pictures" in capsys.readouterr().err
 
 
@@ -337,5 +351,5 @@ def test_a_broken_environment_ends_it_with_1(tmp_path, capsys):
     """Analytic: what broke is said."""
     toy = CARTPOLE._replace(env_id="tests.toys:toys/RaisesInStep-v0", observation_shape=(2,))
     save(tmp_path, toy)
-    assert run_checkpoint.main([str(tmp_path), "--episodes", "1"]) == 1
+    assert run_checkpoint.main([toy.env_id, str(tmp_path), "--episodes", "1"]) == 1
     assert "the joystick broke" in capsys.readouterr().err
