@@ -231,13 +231,14 @@ def test_a_window_has_the_games_speed(made, monkeypatch, capsys, name, speed, fp
 
     monkeypatch.setattr(screens, "Window", Kept)
     monkeypatch.setattr(screens, "has_display", lambda: True)
+    env_id = {"cartpole": CARTPOLE, "pong": SHORT_PONG}[name].env_id
     more = [] if speed is None else ["--speed", speed]
-    assert run_checkpoint.main([str(made / name), "--episodes", "1", *more]) == 0
+    assert run_checkpoint.main([env_id, str(made / name), "--episodes", "1", *more]) == 0
     ((_, frames),) = play_apart(made, name, 1)
     (window,) = windows
     assert window.fps == fps
     assert abs(window.n_shown - share * len(frames)) <= 1
-    assert window.title == checkpoint.read_info(checkpoint.find(made / name)).subject.env_id
+    assert window.title == env_id
 
 
 def damage(folder: pathlib.Path) -> None:
