@@ -110,10 +110,13 @@ def _play(
     meanings = description.action_meanings
     with contextlib.ExitStack() as open_things:
         if arguments.record is not None:
-            film = screens.open_film(arguments.record, FPS)
+            screens.check_film(arguments.record)
+            film = screens.Film(arguments.record, FPS)
             projector = views.Projector(film, FPS, views.Panel().array())
             open_things.enter_context(contextlib.closing(film))
         else:
+            if not screens.has_display():
+                raise BadInput("no display; --record film.mp4 needs none")
             window = screens.Window(arguments.env_id, FPS)
             projector = views.Projector(window, FPS, views.Panel().array())
             open_things.enter_context(contextlib.closing(window))

@@ -45,6 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise checkpoint.UnusableCheckpoint(
                 f"{info.prefix} plays {info.subject.env_id}, not {arguments.env_id}"
             )
+        if ":" in info.subject.env_id and arguments.env_id is None:
+            raise checkpoint.UnusableCheckpoint(
+                f"{info.prefix} plays {info.subject.env_id}, which runs the code of a module: if you"
+                f" trust that, name it before the checkpoint"
+            )
         _check_writable(arguments.json)
         return _run(arguments, info)
     except bad_input as error:
@@ -70,7 +75,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("env_id", nargs="?", help="stands in the checkpoint; given, it must be that")
+    add(
+        "env_id",
+        nargs="?",
+        help="stands in the checkpoint; given, it must be that, and module:Id must be given",
+    )
     add("checkpoint", type=pathlib.Path, help="a run folder, a checkpoints folder, or a checkpoint")
     add("--episodes", type=_count, metavar="N", help="games to play [30; with --video 1]")
     add("--greedy", action="store_true", help="do what is likeliest instead of drawing actions")
@@ -135,7 +144,7 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
                 why = "--no_render opens none" if arguments.no_render else "there is no display"
                 raise BadInput(f"--{name} needs a window, but {why}")
     if arguments.video is not None:
-        screens.open_film(arguments.video, WINDOW_FPS)  # before TensorFlow: can it be written?
+        screens.check_film(arguments.video)
 
     from a3c import checkpoint, env, evaluation, network
 
@@ -240,7 +249,7 @@ def _play_on_screen(
     if arguments.video is not None:
         # Gymnasium draws CartPole with pygame, which looks for a display even to draw in memory.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        rate, screen = fps, screens.open_film(arguments.video, fps)
+        rate, screen = fps, screens.Film(arguments.video, fps)
     else:
         rate = fps * (arguments.speed or 1.0)
         screen = screens.Window(settings.env_id, min(rate, WINDOW_FPS))

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, make the run folder, train; returns the exit status."""
-    from a3c import stopping
+    from a3c import appending, stopping
 
     signals = stopping.StopSignals()  # before anything slow: Ctrl-C should find it in place
+    appending.open_what_is_closed()  # and before anything opens a file
 
-    from a3c import appending, checkpoint, env, env_process, params, resume, run_dir
+    from a3c import checkpoint, env, env_process, params, resume, run_dir
 
     argv = sys.argv[1:] if argv is None else argv
     bad_input = (params.BadInput, env.UnsupportedEnv, checkpoint.UnusableCheckpoint)
@@ -63,16 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         lock = run.lock if run else run_dir.lock(folder)
         n_workers, n_envs = parsed.params.n_workers, parsed.params.envs_per_worker
         n_processes = env_process.processes_per_worker(n_workers, n_envs)
-        # Said before anything slow; the log is opened later, and goes on in the same file.
-        lines = [
+        _say(
+            folder,
             f"run folder: {folder}",
             *(run.lines if run else ()),
             f"starting TensorFlow and {n_workers * n_processes} environment processes",
-        ]
-        print(*lines, sep="\n", flush=True)
-        log = appending.Appender(folder / "log.txt")
-        log.write("".join(f"{line}\n" for line in lines))
-        log.close()
+        )
         # The environment processes boot while TensorFlow is imported.
         t_start = (standing and standing.t_start) or time.time()
         restart_limit = env_process.RestartLimit()
@@ -92,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
             )
         if signals.event.is_set():
-            print("stopped before the first update", flush=True)
+            _say(folder, "stopped before the first update")
             return signals.exit_status
         from a3c import training
 
@@ -104,10 +101,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 1
     finally:
-        for processes in envs:
-            processes.close()
+        env.close_all(envs)
         if lock is not None:
             lock.close()
+
+
+def _say(folder: pathlib.Path, *lines: str) -> None:
+    """Said before anything slow; the log is opened later, and goes on in the same file."""
+    from a3c import appending
+
+    with appending.survive_loss_of(sys.stdout):
+        print(*lines, sep="\n", flush=True)
+    log = appending.Appender(folder / "log.txt")
+    log.write("".join(f"{line}\n" for line in lines))
+    log.close()
 
 
 def _checkpoint_to_go_on_from(

@@ -1,14 +1,17 @@
-"""Lines appended to a file, however full its disk is, and lines cut off again.
+"""Lines appended to a file or printed, however full the disk is, and lines cut off again.
 
 What does not fit waits in memory, and goes first when there is room again. Half a line that went
 out before the disk was full gets its other half then. Nothing here raises: a run is worth more than
 its logs.
 """
 
+import contextlib
+import errno
 import os
 import pathlib
-from collections.abc import Callable
-from typing import BinaryIO
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TextIO
 
 # Days of rows and lines; what comes beyond is lost.
 MAX_WAITING_BYTES = 2**24
@@ -82,6 +85,39 @@ def cut(path: pathlib.Path, n_bytes: int) -> None:
     """Cut a file that is longer, if there is one."""
     if path.exists() and path.stat().st_size > n_bytes:
         os.truncate(path, n_bytes)
+
+
+@contextlib.contextmanager
+def survive_loss_of(file: TextIO) -> Iterator[None]:
+    """Whoever read our output may be gone (`| tee` dies of the same Ctrl-C): the run is not.
+
+    On a full disk what was printed is lost, and the next line is tried again. It is not left in the
+    file's buffer, where whoever flushes it, such as the start of a process, would fail as well.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        number = file.fileno()
+        nowhere, before = os.open(os.devnull, os.O_WRONLY), os.dup(number)
+        os.dup2(nowhere, number)
+        file.flush()
+        if is_full:
+            os.dup2(before, number)
+        os.close(nowhere)
+        os.close(before)
+
+
+def open_what_is_closed() -> None:
+    """Have stdin, stdout and stderr lead nowhere where the program was started without them.
+
+    The next files to be opened would be in their place otherwise, and get what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # in its place: the lowest number that is free
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, os.fdopen(nowhere, "r" if number == 0 else "w"))
 
 
 def in_words(error: Exception) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from a3c.shared import Counts, SharedState
 
 FORMAT_VERSION = 1
-
+BEST = "best"  # within the checkpoints' folder: those that evaluated best, of the same form
 
 # Of ours they have some thousand bytes; nobody's should fill the memory.
 MAX_JSON_BYTES = 2**24
@@ -74,7 +74,7 @@ class Info(NamedTuple):
 
 
 class Checkpointer:
-    """Saves a run's shared state under its gate, and keeps the newest few."""
+    """Saves a run's shared state under its gate, and keeps the newest few, or all (None)."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Checkpointer:
         shared: "SharedState",
         subject: Subject,
         params: Mapping[str, Any],
-        n_kept: int,
+        n_kept: int | None,
         n_steps_saved: int | None = None,
     ) -> None:
         """`n_steps_saved`: the steps of the checkpoint that the state was restored from, if that
@@ -157,8 +157,9 @@ class Checkpointer:
 
     def _remove_old(self) -> None:
         """Delete all but the newest few; each one's JSON first, without which it does not count."""
-        for _, path in sorted(_numbered(self._folder))[: -self._n_kept]:
-            _delete([path, *_tensor_files(path.with_suffix(""))])
+        if self._n_kept is not None:
+            for _, path in sorted(_numbered(self._folder))[: -self._n_kept]:
+                _delete_one(path)
 
 
 def newest_whole(folder: pathlib.Path) -> tuple[Info, list[str]]:
@@ -188,6 +189,30 @@ def _delete(paths: Iterable[pathlib.Path]) -> None:
     with contextlib.suppress(OSError):
         for path in paths:
             path.unlink()
+
+
+def _delete_one(path: pathlib.Path) -> None:
+    """Delete the checkpoint whose JSON this is."""
+    _delete([path, *_tensor_files(path.with_suffix(""))])
+
+
+def oldest(folder: pathlib.Path) -> int:
+    """The steps of a folder's oldest checkpoint; 0 where there is none."""
+    return min((n_steps for n_steps, _ in _numbered(folder)), default=0)
+
+
+def delete_older(folder: pathlib.Path, n_steps: int) -> None:
+    """Delete what came before the newest one of at most so many steps."""
+    for _, path in sorted(found for found in _numbered(folder) if found[0] <= n_steps)[:-1]:
+        _delete_one(path)
+
+
+def delete_newer(folder: pathlib.Path, n_steps: int) -> None:
+    """Delete every file of checkpoints beyond n_steps, whose time is given up."""
+    _remove_temporaries(folder)
+    for number in _begun(folder):
+        if number > n_steps:
+            _delete_one(folder / f"ckpt-{number}.json")
 
 
 def set_aside_newer(folder: pathlib.Path, n_steps: int) -> None:

@@ -7,6 +7,7 @@ of the game; see seeding.py.
 Nothing here imports TensorFlow, so neither do the environment processes, which load this module.
 """
 
+import collections
 import contextlib
 import dataclasses
 import difflib
@@ -26,7 +27,7 @@ from gymnasium.wrappers import DtypeObservation
 
 from a3c import colours, debug_wrappers, preprocessing, seeding
 from a3c.env_process import Answer, EnvError, EnvProcess, RestartLimit, SharedObservations
-from a3c.monitor import Monitor, cut_back, read_n_rows
+from a3c.monitor import Game, Monitor, cut_back, read_n_rows
 
 ATARI = "ale_py.env:AtariEnv"
 SUPPORTED = (
@@ -101,17 +102,20 @@ def make_env(
     env: int = 0,
     first_game: int = 0,
     see: Callable[[np.ndarray], None] | None = None,
+    unwritten: Sequence[Game] = (),
 ) -> gymnasium.Env:
     """Make environment `env` of worker `worker`; its first reset starts game `first_game`.
 
-    `see` is called with every frame in colour.
+    `see` is called with every frame in colour; `unwritten` are games that its file lacks.
     """
     base = _make_base(settings.env_id)
     is_image = _check_supported(settings, base)
     if see is not None and not is_image:
         base = _make_rendering(settings.env_id, base)
     path = settings.monitor_path(worker, env)
-    monitor = Monitor(base, settings.env_id, path, settings.t_start, counts_own_steps=not is_image)
+    monitor = Monitor(
+        base, settings.env_id, path, settings.t_start, not is_image, unwritten=unwritten
+    )
     key = (settings.seed, worker, env, first_game)
     seeds = _emulator_seeds(*key, every_game=not isinstance(base.unwrapped, AtariEnv))
     seeded: gymnasium.Env = preprocessing.SeedGames(monitor, seeds)
@@ -358,6 +362,10 @@ class EnvProcesses:
         self._games_under_way = list(self.next_games)
         self._monitor_paths = [settings.monitor_path(worker, env) for env in range(n_envs)]
         self._n_rows = [read_n_rows(path) if path else 0 for path in self._monitor_paths]
+        # The last of these, which a process that dies while its disk is full has not written.
+        self._latest_games = [collections.deque[Game](maxlen=1000) for _ in range(n_envs)]
+        # Those of them that a process could not write before it broke.
+        self._unwritten: list[list[Game]] = [[] for _ in range(n_envs)]
         self._n_frames_before = [0] * n_envs
         self._n_frames_of_process = [0] * n_envs
         self._replaced: list[Replaced] = []
@@ -405,10 +413,14 @@ class EnvProcesses:
             replaced=replaced,
         )
 
-    def close(self) -> None:
-        """End all processes: at once those that listen, by force those that do not."""
+    def hang_up(self) -> None:
+        """Tell all processes to end, without waiting for them."""
         for process in self._processes:
             process.hang_up()
+
+    def close(self) -> None:
+        """End all processes: at once those that listen, by force those that do not."""
+        self.hang_up()
         for process in self._processes:
             process.end()
 
@@ -417,7 +429,12 @@ class EnvProcesses:
         return EnvProcess(
             [
                 functools.partial(
-                    make_env, self._settings, self._worker, env, self._games_under_way[env]
+                    make_env,
+                    self._settings,
+                    self._worker,
+                    env,
+                    self._games_under_way[env],
+                    unwritten=self._unwritten[env],
                 )
                 for env in share
             ],
@@ -441,6 +458,7 @@ class EnvProcesses:
                 has_begun = stepped and not answer.games
                 self.next_games[env] = self._games_under_way[env] + has_begun
                 self._n_rows[env] += len(answer.games)
+                self._latest_games[env].extend(answer.games)
                 self._n_frames_of_process[env] = answer.n_frames
             answers += of_share
         self.n_frames = sum(self._n_frames_before) + sum(self._n_frames_of_process)
@@ -454,8 +472,8 @@ class EnvProcesses:
             self._replaced.append(Replaced(share, str(error)))
             for env in share:
                 self._abandon(env)
-            self._processes[number] = self._start(share)
             try:
+                self._processes[number] = self._start(share)
                 answers = self._processes[number].receive()
                 if slot is not None:
                     self._processes[number].request_reset(slot)
@@ -470,8 +488,19 @@ class EnvProcesses:
         """Forget the game under way, whose process is gone."""
         path = self._monitor_paths[env]
         n_unheard = cut_back(path, self._n_rows[env]) if path else 0
+        n_unwritten = max(0, self._n_rows[env] - read_n_rows(path)) if path else 0
+        latest = self._latest_games[env]
+        self._unwritten[env] = list(latest)[max(0, len(latest) - n_unwritten) :]
         self._n_frames_before[env] += self._n_frames_of_process[env]
         self._n_frames_of_process[env] = 0
         # The broken process may have begun another game without our hearing of it, or ended some.
         # So that their streams are not used again, these are skipped as well.
         self._games_under_way[env] += 1 + max(1, n_unheard)
+
+
+def close_all(envs: Sequence[EnvProcesses]) -> None:
+    """End the processes of many workers; those that do not listen are waited for once, together."""
+    for processes in envs:
+        processes.hang_up()
+    for processes in envs:
+        processes.close()

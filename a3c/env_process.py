@@ -28,13 +28,14 @@ the training process, whose TensorFlow threads would be missing in the child.
 import atexit
 import collections
 import contextlib
+import fcntl
 import functools
 import math
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import pathlib
-import select
+import resource
 import signal
 import socket
 import struct
@@ -152,13 +153,17 @@ class EnvProcess:
         self._patience_seconds = max(timeout_seconds, LEAST_BUILDING_SECONDS)
         self._n_polls = 0
         self._is_stopped = is_stopped
-        self._socket, theirs = socket.socketpair()
-        self._socket.settimeout(POLL_SECONDS)
-        with theirs, _PROCESSES:
-            self._process = _context().Process(
-                target=_serve, args=(theirs, makes, memory, first), name=name
-            )
-            self._process.start()
+        self._hung_up_at: float | None = None
+        try:
+            self._socket, theirs = socket.socketpair()
+            self._socket.settimeout(POLL_SECONDS)
+            with theirs, _PROCESSES:
+                self._process = _context().Process(
+                    target=_serve, args=(theirs, makes, memory, first), name=name
+                )
+                self._process.start()
+        except OSError as error:
+            raise EnvError(f"{name} cannot be started: {error.strerror or error}") from error
         # A program that ends without closing would otherwise wait for a process that waits for it.
         atexit.register(self.end)
 
@@ -195,14 +200,16 @@ class EnvProcess:
 
     def hang_up(self) -> None:
         """Tell the process to end, without waiting for it."""
+        self._hung_up_at = self._hung_up_at or time.monotonic()
         self._socket.close()
 
     def end(self) -> None:
-        """Wait a moment for the process to end, then make it."""
+        """Wait until a moment after it was told for the process to end, then make it."""
         atexit.unregister(self.end)
         self.hang_up()
+        assert self._hung_up_at is not None
         with _PROCESSES:
-            self._process.join(CLOSING_SECONDS)
+            self._process.join(max(0.0, self._hung_up_at + CLOSING_SECONDS - time.monotonic()))
             if self._process.is_alive():
                 self._process.kill()
                 self._process.join()
@@ -235,6 +242,10 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["a3c.env"])
+    # Each environment takes four, and what a shell allows is often 1024.
+    with contextlib.suppress(ValueError, OSError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with _ignored_signals(), _server_environment():
         multiprocessing.forkserver.ensure_running()
     return context
@@ -289,7 +300,7 @@ def _serve(
     """Be one environment process until the worker hangs up."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_when_hung_up, args=(worker,), daemon=True).start()
+    _end_with_the_run()
     cv2.setNumThreads(0)
     try:
         envs = [make() for make in makes]
@@ -330,12 +341,19 @@ def _do(
     return Answer(terminated, truncated, float(reward), monitor.n_frames, games)
 
 
-def _end_when_hung_up(worker: socket.socket) -> None:
-    """End this process when the worker is gone, even if the environment hangs just then."""
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(worker, 0)  # Of no event but a hang-up, which is always told.
-        poll.poll()
+def _end_with_the_run() -> None:
+    """Have the system kill this process when the run is gone, whatever the environment does then.
+
+    No thread of ours could do it where the environment hangs in code that holds Python's lock. The
+    pipe is the one by which a child sees that its parent is gone: nothing comes out but its end.
+    """
+    run = multiprocessing.parent_process()
+    if run is None or not hasattr(fcntl, "F_SETSIG"):
+        return
+    fcntl.fcntl(run.sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(run.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(run.sentinel, fcntl.F_SETFL, os.O_ASYNC)
+    if not run.is_alive():  # already, before we had told the system
         os._exit(0)
 
 

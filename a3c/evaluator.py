@@ -18,14 +18,13 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from a3c import evaluation
-from a3c.checkpoint import Checkpointer, Subject
+from a3c import checkpoint, evaluation
+from a3c.checkpoint import CannotSave, Checkpointer, Subject
 from a3c.shared import Counters, SharedState
 from a3c.stopping import StopFlag
 
 CSV = "evaluations.csv"
 LOOK_INTERVAL_SECONDS = 0.2
-BEST = "best"  # within the checkpoints' folder; of the same form as a checkpoint there
 
 
 class Evaluated(NamedTuple):
@@ -34,6 +33,7 @@ class Evaluated(NamedTuple):
     n_steps: int  # of the run, when its weights were copied
     figures: dict[str, float]
     best: pathlib.Path | None  # where the weights were saved, if they are the run's best so far
+    problem: str | None = None  # why they could not be
 
 
 class EvaluationFailed(NamedTuple):
@@ -54,13 +54,19 @@ class Evaluator:
         folder: pathlib.Path,
         report: Callable[[Evaluated | EvaluationFailed], None],
     ) -> None:
-        """`folder` is the run's; if it has evaluations already, the best of them is to be beaten."""
+        """`folder` is the run's; if it has evaluations already, the best of them is to be beaten, and
+        one that is due since the last of them is made up for.
+        """
         self._shared = shared
         self._report = report
         self._seed, self._n_games = params["seed"], params["eval_episodes"]
         self._interval = params["eval_interval_steps"]
-        self._n_steps_at_last = shared.counters.read().steps
-        self._best_mean = best_mean(folder / CSV)
+        best_mean, n_steps_at_last = read_evaluations(folder / CSV)
+        now = shared.counters.read().steps
+        self._n_steps_at_last = now if n_steps_at_last is None else n_steps_at_last
+        self._best_folder = folder / "checkpoints" / checkpoint.BEST
+        # What is not there any more is not to be beaten.
+        self._best_mean = best_mean if any(self._best_folder.glob("ckpt-*.json")) else None
         # What the weights and statistics of one moment are copied to.
         self._frozen = SharedState(
             {name: variable.numpy() for name, variable in shared.weights.items()},
@@ -71,7 +77,7 @@ class Evaluator:
             counters=Counters(0),
         )
         self._checkpointer = Checkpointer(
-            folder / "checkpoints" / BEST, self._frozen, subject, params, n_kept=1
+            self._best_folder, self._frozen, subject, params, n_kept=None
         )
         self._policy = evaluation.Policy(subject, weights=self._frozen.weights)
         self._settings = evaluation.settings_of(subject, self._seed)
@@ -96,6 +102,13 @@ class Evaluator:
         )
         self._thread.start()
         return True
+
+    def forget(self, n_steps: int) -> None:
+        """Delete what was the best before the one that it was at so many steps.
+
+        A run that is killed goes on from a checkpoint, with what was its best by then.
+        """
+        checkpoint.delete_older(self._best_folder, n_steps)
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
         """Bring those to their end that are due, unless stopped meanwhile."""
@@ -122,9 +135,12 @@ class Evaluator:
                     return
                 games.append(game)
             summary = evaluation.summarise(self._settings.env_id, games)
-            best = None
+            best = problem = None
             if self._best_mean is None or summary.mean > self._best_mean:
-                best, self._best_mean = self._checkpointer.save(), summary.mean
+                try:
+                    best, self._best_mean = self._checkpointer.save(), summary.mean
+                except CannotSave as error:
+                    problem = str(error)
             figures = {
                 "episode_reward_mean": summary.mean,
                 "episode_reward_sd": summary.sd,
@@ -135,22 +151,23 @@ class Evaluator:
                 "n_cut_off": sum(game.cut_off for game in games),
                 "seconds": time.monotonic() - start,
             }
-            self._report(Evaluated(n_steps, figures, best))
+            self._report(Evaluated(n_steps, figures, best, problem))
         except Exception:
             # A long run is worth more than one of its evaluations.
             self._report(EvaluationFailed(n_steps, traceback.format_exc()))
 
 
-def best_mean(path: pathlib.Path) -> float | None:
-    """The best mean score of an evaluations.csv; None where there is none."""
-    means = []
+def read_evaluations(path: pathlib.Path) -> tuple[float | None, int | None]:
+    """The best mean score of an evaluations.csv, and the steps of its last row; None of none."""
+    means, n_steps = [], None
     try:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
             for row in csv.DictReader(file):
                 try:
                     means.append(float(row["episode_reward_mean"]))
+                    n_steps = int(row["steps"])
                 except (KeyError, TypeError, ValueError):  # a row that was cut short
                     continue
     except FileNotFoundError:
-        return None
-    return max((mean for mean in means if mean == mean), default=None)
+        return None, None
+    return max((mean for mean in means if mean == mean), default=None), n_steps

@@ -5,6 +5,7 @@ progress.csv has the rows. Afterwards they go to a new file, since the old one m
 event, behind which nothing is read.
 """
 
+import contextlib
 import pathlib
 import time
 from collections.abc import Mapping
@@ -79,3 +80,8 @@ class Events:
     def _give_up(self, error: Exception) -> None:
         self._writer = None
         self.error = in_words(error)
+        # Each attempt to go on makes a file.
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob("events.out.tfevents.*"):
+                if path.stat().st_size == 0:
+                    path.unlink()

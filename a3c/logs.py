@@ -4,21 +4,18 @@
 agent steps.
 """
 
-import contextlib
 import csv
-import errno
 import io
 import math
-import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 import numpy as np
 from tqdm import tqdm
 
-from a3c.appending import Appender
+from a3c.appending import Appender, survive_loss_of
 from a3c.events import Events
 
 FIGURES = (
@@ -45,22 +42,6 @@ FIGURES = (
     "loss/grads_norm_combined",
     "loss/grads_norm_combined_clipped",
 )
-
-
-@contextlib.contextmanager
-def _survive_loss_of(file: TextIO, for_good: bool = False) -> Iterator[None]:
-    """Whoever read our output may be gone (`| tee` dies of the same Ctrl-C): the run is not.
-
-    On a full disk what was printed waits for the next line; in the end, `for_good`, no more.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and not for_good:
-            return
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, file.fileno())
-        os.close(nowhere)
 
 
 def _take_over(path: pathlib.Path) -> list[str]:
@@ -128,7 +109,7 @@ class RunLog:
         """One line to the console, above the bar, and to log.txt; errors to stderr."""
         is_written = self._log.write(line + "\n") or self._log.error
         file = sys.stderr if error else self._console
-        with _survive_loss_of(file), tqdm.external_write_mode(file=self._console):
+        with survive_loss_of(file), tqdm.external_write_mode(file=self._console):
             print(line, file=file, flush=True)
         self._note("log.txt", is_written)
 
@@ -147,7 +128,7 @@ class RunLog:
 
     def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
         if not self._bar.disable:
-            with _survive_loss_of(self._console):
+            with survive_loss_of(self._console):
                 postfix = f"{n_games} games, last 100: {mean_100:.1f}"
                 self._bar.set_postfix_str(postfix, refresh=False)
                 self._bar.update(n_steps - self._bar.n)
@@ -186,7 +167,7 @@ class RunLog:
         self._events.histograms(n_steps, arrays)
 
     def close(self) -> None:
-        with _survive_loss_of(self._console):
+        with survive_loss_of(self._console):
             self._bar.close()
         self._events.close()
         for rows in (self._progress, self._evaluations):
@@ -195,5 +176,5 @@ class RunLog:
                 rows.close()
         self._log.close()
         for file in (self._console, sys.stderr):
-            with _survive_loss_of(file, for_good=True):
+            with survive_loss_of(file):
                 file.flush()

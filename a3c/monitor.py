@@ -19,6 +19,7 @@ import json
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
@@ -46,6 +47,10 @@ def cut_back(path: pathlib.Path, n_rows: int) -> int:
     return cut_lines(path, lambda number, _: number < N_HEAD_LINES + n_rows)
 
 
+def _row(game: Game) -> str:
+    return f"{round(game.score, 6)},{game.length},{game.seconds:.6f}\n"
+
+
 class Monitor(gymnasium.Wrapper):
     """Sums up games, writes a row for each, and counts the frames stepped.
 
@@ -60,7 +65,9 @@ class Monitor(gymnasium.Wrapper):
         path: str | pathlib.Path | None = None,
         t_start: float = 0.0,
         counts_own_steps: bool = False,
+        unwritten: Sequence[Game] = (),
     ) -> None:
+        """`unwritten`: games of the one before in the same file, which it could not write."""
         super().__init__(env)
         self.n_frames = 0
         self._t_start = t_start
@@ -69,6 +76,7 @@ class Monitor(gymnasium.Wrapper):
         # Appending, so that an environment which replaces a broken one carries on in its file.
         self._rows = Appender(path, f"#{header}\nr,l,t\n") if path is not None else None
         self._rows_wait = False
+        self._rows_of_others = "".join(map(_row, unwritten))
         self._score = 0.0
         self._length = 0
         self._finished: list[Game] = []
@@ -91,7 +99,8 @@ class Monitor(gymnasium.Wrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start a new game; one that had not ended leaves no row."""
-        self._write("")
+        self._write(self._rows_of_others)
+        self._rows_of_others = ""
         self._score = 0.0
         self._length = 0
         return self.env.reset(seed=seed, options=options)
@@ -116,7 +125,7 @@ class Monitor(gymnasium.Wrapper):
     def _finish(self) -> None:
         game = Game(self._score, self._length, time.time() - self._t_start)
         self._finished.append(game)
-        self._write(f"{round(game.score, 6)},{game.length},{game.seconds:.6f}\n")
+        self._write(_row(game))
 
     def _write(self, row: str) -> None:
         """Write what there is to write; say so, once, where it has to wait."""

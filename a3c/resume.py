@@ -57,8 +57,22 @@ def open_run(asked: params.Resume) -> Run:
     folder = pathlib.Path(asked.folder)
     if not os.path.isfile(folder / run_dir.ARGS):
         raise BadInput(f"{folder} is no run folder: it has no {run_dir.ARGS}")
+    _check_files(folder)
     lock = run_dir.lock(folder)
+    try:
+        return _read(folder, asked, lock)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _read(folder: pathlib.Path, asked: params.Resume, lock: TextIO) -> Run:
     args = run_dir.read_args(folder)
+    if ":" in args.params.env_id and "env_id" not in asked.given:
+        raise BadInput(
+            f"{folder} is of {args.params.env_id}, which runs the code of a module: if you trust that,"
+            f" name it, too"
+        )
     parsed = params.resumed(ParsedParams(args.params, args.sources), asked.given)
     checkpoints = folder / run_dir.CHECKPOINTS
     info = None
@@ -78,6 +92,11 @@ def open_run(asked: params.Resume) -> Run:
                 "it does not say where games and random draws stood: they begin anew, with numbers"
                 " that were not used yet; log.txt stays as it is"
             )
+    elif _has_trained(folder):
+        raise checkpoint.UnusableCheckpoint(
+            f"{folder} has figures or games, but no checkpoint with its JSON: it cannot go on, and"
+            f" is left as it is"
+        )
     else:
         lines = ["no checkpoint yet: the run begins at its start"]
     before, now = dataclasses.asdict(args.params), dataclasses.asdict(parsed.params)
@@ -90,6 +109,24 @@ def open_run(asked: params.Resume) -> Run:
     ]
     args = args._replace(params=parsed.params, sources=parsed.sources)
     return Run(folder, args, info, changed, lines, lock)
+
+
+def _check_files(folder: pathlib.Path) -> None:
+    """Going on writes to files of the folder, and cuts them: none may be a way out of it, or no file."""
+    try:
+        for path in folder.rglob("*"):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise BadInput(
+                    f"{path} is a link or no file: a run in {folder} could not write there"
+                )
+    except OSError as error:
+        raise BadInput(f"cannot look through {folder}: {error.strerror}") from None
+
+
+def _has_trained(folder: pathlib.Path) -> bool:
+    """Whether there is more than a run leaves that is killed before its first checkpoint."""
+    tables = {folder / "progress.csv": 1} | dict.fromkeys((folder / run_dir.MONITOR).glob("*"), 2)
+    return any(path.read_bytes().count(b"\n") > n for path, n in tables.items() if path.exists())
 
 
 def _check_same_run(folder: pathlib.Path, args: run_dir.RunArgs, info: checkpoint.Info) -> None:
@@ -128,7 +165,9 @@ def cut_back(run: Run, argv: Sequence[str]) -> Standing:
     try:
         for name in (run_dir.MONITOR, run_dir.CHECKPOINTS):
             (run.folder / name).mkdir(exist_ok=True)
-        checkpoint.set_aside_newer(run.folder / run_dir.CHECKPOINTS, n_steps if run.info else -1)
+        checkpoints = run.folder / run_dir.CHECKPOINTS
+        checkpoint.set_aside_newer(checkpoints, n_steps if run.info else -1)
+        checkpoint.delete_newer(checkpoints / checkpoint.BEST, n_steps)
         most = {"misc/steps": n_steps, "misc/env_restarts": _n_env_restarts(run)}
         _cut_rows(run.folder / "progress.csv", most)
         _cut_rows(run.folder / "evaluations.csv", {"steps": n_steps})

@@ -2,22 +2,20 @@
 
 All three take RGB arrays of one size, one after another. H.264 in MP4 is what browsers and
 QuickTime play as well; OpenCV's own build cannot write it, so ffmpeg does, the one that comes with
-imageio-ffmpeg.
+imageio-ffmpeg. It writes GIFs too: Pillow would hold every picture of one until it is saved.
 """
 
 import contextlib
-import itertools
+import math
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-
-GIF_FPS = 15.0
 
 
 class NoScreen(Exception):
@@ -93,46 +91,95 @@ def has_display() -> bool:
 
 def open_display() -> Any:
     """Pygame, with its display ready; NoScreen where there is none."""
-    driver = os.environ.get("SDL_VIDEODRIVER")
-    if driver is None and sys.platform == "linux":
-        # SDL would try one driver after another, some of which complain on stderr.
-        if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-            raise NoScreen("no display")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     # Windows without OpenGL: where Mesa draws in software, it brings an LLVM, which crashes beside
     # TensorFlow's.
     os.environ.setdefault("SDL_FRAMEBUFFER_ACCELERATION", "0")
-    import pygame
+    with _only_drivers_with_a_display():
+        import pygame
 
-    try:
-        pygame.display.init()
-    except pygame.error as error:
-        raise NoScreen(f"no display: {error}") from None
+        try:
+            pygame.display.init()
+        except pygame.error as error:
+            raise NoScreen(f"no display: {error}") from None
     # Drivers that draw for nobody are what SDL falls back on, and none that we want unasked.
-    if driver is None and pygame.display.get_driver() in ("dummy", "offscreen"):
+    if "SDL_VIDEODRIVER" not in os.environ and pygame.display.get_driver() in (
+        "dummy",
+        "offscreen",
+    ):
         pygame.display.quit()
         raise NoScreen("no display")
     return pygame
 
 
-def open_film(path: pathlib.Path, fps: float) -> Screen:
-    """A film of the kind that the path's ending names; NoScreen where it cannot be written."""
-    if path.suffix.lower() not in (".mp4", ".gif"):
+@contextlib.contextmanager
+def _only_drivers_with_a_display() -> Iterator[None]:
+    """SDL would try one driver after another, some of which complain on stderr."""
+    if "SDL_VIDEODRIVER" in os.environ or sys.platform != "linux":
+        yield
+        return
+    displays = {"DISPLAY": "x11", "WAYLAND_DISPLAY": "wayland"}
+    drivers = [driver for name, driver in displays.items() if os.environ.get(name)]
+    if not drivers:
+        raise NoScreen("no display")
+    os.environ["SDL_VIDEODRIVER"] = ",".join(drivers)
+    try:
+        yield
+    finally:
+        del os.environ["SDL_VIDEODRIVER"]
+
+
+class Form(NamedTuple):
+    """What ffmpeg is told of a kind of film."""
+
+    options: str
+    max_fps: float
+
+
+FORMS = {
+    # yuv420p, because players know no other; the index in front, to play while it loads.
+    ".mp4": Form(
+        "-c:v libx264 -preset veryfast -crf 20 -pix_fmt yuv420p -movflags +faststart", math.inf
+    ),
+    # Endlessly repeated; each picture has a palette of its own, since few have more colours than
+    # that holds. Browsers slow down faster ones.
+    ".gif": Form(
+        "-filter_complex split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"
+        ":dither=none -c:v gif -loop 0",
+        15.0,
+    ),
+}
+
+
+def check_film(path: pathlib.Path) -> None:
+    """NoScreen where no film can be written there: known before it is played, and not after it."""
+    if path.suffix.lower() not in FORMS:
         raise NoScreen(f"{path}: films are .mp4 or .gif")
     try:
-        path.open("wb").close()
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise NoScreen(f"cannot write {path}: {reason}") from None
-    return Gif(path) if path.suffix.lower() == ".gif" else Mp4(path, fps)
+    trial = Film(path, fps=1.0, is_trial=True)
+    trial.show(np.zeros((64, 64, 3), np.uint8))
+    trial.close()
 
 
-class Mp4:
-    """H.264 in an MP4 file, by ffmpeg; what is shown is in the file once it is closed."""
+class Film:
+    """A film of the kind that the path's ending names; it is whole once it is closed.
 
-    def __init__(self, path: pathlib.Path, fps: float) -> None:
+    ffmpeg writes it picture by picture, so that a long one takes no more memory than a short one.
+    """
+
+    def __init__(self, path: pathlib.Path, fps: float, is_trial: bool = False) -> None:
+        """What a trial is shown goes nowhere."""
         self._path = path
-        self.fps = fps
+        self._form = FORMS[path.suffix.lower()]
+        self._is_trial = is_trial
+        self.fps = min(fps, self._form.max_fps)
         self._ffmpeg: subprocess.Popen[bytes] | None = None
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 (open for long)
 
@@ -158,22 +205,23 @@ class Mp4:
     def _start(self, width: int, height: int) -> "subprocess.Popen[bytes]":
         import imageio_ffmpeg
 
-        # yuv420p, because players know no other; the index in front, to play while it loads.
         options = (
             f"-y -v error -f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self.fps:g} -i - -an"
-            " -c:v libx264 -preset veryfast -crf 20 -pix_fmt yuv420p -movflags +faststart"
+            f" {self._form.options}"
         )
+        out = ["-f", "null", "-"] if self._is_trial else [f"file:{self._path}"]
         try:
             # In a session of its own: Ctrl-C is for us to heed, and the film is to be finished.
             return subprocess.Popen(
-                [imageio_ffmpeg.get_ffmpeg_exe(), *options.split(), f"file:{self._path}"],
+                [imageio_ffmpeg.get_ffmpeg_exe(), *options.split(), *out],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._words,
                 start_new_session=True,
             )
         except (OSError, RuntimeError) as error:  # there is no ffmpeg, or it does not run
-            raise NoScreen(f"cannot write {self._path}: {_first_line(str(error))}") from None
+            words = _first_line(str(error))
+            raise NoScreen(f"cannot write {self._path} without ffmpeg: {words}") from None
 
     def _failure(self) -> NoScreen:
         assert self._ffmpeg is not None
@@ -185,41 +233,6 @@ class Mp4:
 
 def _first_line(words: str) -> str:
     return next((line.strip() for line in words.splitlines() if line.strip()), "ffmpeg failed")
-
-
-class Gif:
-    """A GIF, GIF_FPS pictures a second (browsers slow down faster ones), endlessly repeated."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-        self.fps = GIF_FPS
-        self._images: list[Any] = []
-
-    def show(self, image: np.ndarray) -> None:
-        from PIL import Image
-
-        # Atari games have few colours, and 255 are allowed: nothing is dithered.
-        picture = Image.fromarray(image).quantize(255, dither=Image.Dither.NONE)
-        self._images.append(picture)
-
-    def close(self) -> None:
-        if not self._images:
-            return
-        first, *others = self._images
-        # In hundredths of a second, rounded so that errors do not add up.
-        ends = [round(100 * i / GIF_FPS) for i in range(len(self._images) + 1)]
-        durations = [10 * (end - start) for start, end in itertools.pairwise(ends)]
-        try:
-            first.save(
-                self._path,
-                save_all=True,
-                append_images=others,
-                duration=durations,
-                loop=0,
-                optimize=False,
-            )
-        except OSError as error:
-            raise NoScreen(f"cannot write {self._path}: {error}") from None
 
 
 def pictures_at(rate: float, fps: float) -> Iterator[bool]:

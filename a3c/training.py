@@ -297,6 +297,8 @@ class _Watch:
         if not self._is_saved:
             self._log.say("checkpoints can be saved again")
         self._is_saved = True
+        if self._evaluator is not None:
+            self._evaluator.forget(checkpoint.oldest(prefix.parent))
         return prefix
 
     def _read_position(self) -> Position:
@@ -334,6 +336,8 @@ class _Watch:
             f" mean score {figures['episode_reward_mean']:.2f},"
             f" {figures['episode_reward_min']:g} to {figures['episode_reward_max']:g}{best}"
         )
+        if evaluated.problem:
+            self._log.say(f"it is the best so far, but {evaluated.problem}", error=True)
 
     def _take_reports(self, seconds: float) -> None:
         """Handle reports for so long, however many there are; forever means all that are there."""

@@ -47,6 +47,8 @@ def _even(image: np.ndarray) -> np.ndarray:
 
 
 def _heightened(image: np.ndarray, height: int) -> np.ndarray:
+    if image.shape[0] == height:
+        return image
     canvas = np.empty((height, image.shape[1], 3), np.uint8)
     canvas[:] = BACKGROUND
     top = (height - image.shape[0]) // 2

@@ -45,7 +45,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         draw_debug_data(run, pathlib.Path(folder))
     draw_eyes(run, HERE / "eyes.png")
-    call("preprocessing_play.py", env_of(run), "--steps", "110", "--record", HERE / PLAY)
+    call("preprocessing_play.py", env_of(run), "--steps", "100", "--record", HERE / PLAY)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         print("no Chromium: tensorboard.png is left as it is")

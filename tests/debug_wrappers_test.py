@@ -4,22 +4,38 @@ import cv2
 import numpy as np
 import pytest
 
-from a3c import debug_wrappers, preprocessing
+from a3c import debug_wrappers, env, preprocessing
 from tests import toys
 
 
 def test_numbers_start_anew_with_each_game():
     """Parity: each frame against the bare one with its number drawn on it."""
-    env = debug_wrappers.NumberFrames(toys.Numbers())
+    game = debug_wrappers.NumberFrames(toys.Numbers())
     for _ in range(2):
-        frame, _ = env.reset()
+        frame, _ = game.reset()
         expected = debug_wrappers.draw_number(toys.numbered_frame(0), 0)
         np.testing.assert_array_equal(frame, expected)
         for number in range(1, 12):
-            frame, reward, terminated, truncated, _ = env.step(0)
+            frame, reward, terminated, truncated, _ = game.step(0)
             expected = debug_wrappers.draw_number(toys.numbered_frame(number), number)
             np.testing.assert_array_equal(frame, expected)
             assert (reward, terminated, truncated) == (number, False, False)
+
+
+def test_each_image_of_a_stack_has_the_numbers_of_its_two_frames():
+    """Parity: Pong's bare frames, numbered, and of each four the brighter pixels of two."""
+    bare: list[np.ndarray] = []
+    settings = env.EnvSettings("PongNoFrameskip-v4", 0, max_n_noops=0, number_frames=True)
+    game = env.make_env(settings, see=bare.append)
+    observation, _ = game.reset()
+    for decision in range(30):
+        for i in range(4):
+            n = 4 * (decision + i)
+            numbered = [debug_wrappers.draw_number(bare[n + j], n + j) for j in (0, 1)]
+            expected = preprocessing.luminance_and_scale(np.maximum(*numbered))
+            np.testing.assert_array_equal(observation[..., i], expected)
+        observation, *_ = game.step(decision % 6)
+    game.close()
 
 
 @pytest.mark.parametrize("shape", [(210, 160, 3), (84, 84, 3)])

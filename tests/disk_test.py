@@ -8,6 +8,8 @@ import csv
 import os
 import resource
 import signal
+import subprocess
+import sys
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -113,10 +115,62 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
     games = (folder / "monitor/0.0.monitor.csv").read_text().splitlines()[2:]
     assert all(len(game.split(",")) == 3 for game in games[:-1])
     assert len(games) >= newest["games"]
+    assert all(path.stat().st_size > 0 for path in folder.glob("events.out.*"))
     events = EventAccumulator(str(folder)).Reload()
     shown = [event.step for event in events.Tensors("misc/steps")]
     assert min(shown) <= before["steps"]
     assert max(shown) > before["steps"]
+
+
+# Root may write everywhere, unless this right is taken from the program before it starts.
+WITHOUT_RIGHTS = (
+    "import ctypes, os, sys; PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1;"
+    "ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);"
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
+    """Analytic: saving fails in words, training goes on, and saves again when it may; a resumption is refused
+    in a line meanwhile, and what is open already is written on.
+    """
+    screen = Screen()
+    with processes.dispositions():
+        process = processes.start(
+            ["-c", WITHOUT_RIGHTS, TRAIN, "--log_dir", "run", *FLAGS.split(), "CartPole-v1"],
+            tmp_path,
+            stdout=screen.theirs,
+            stderr=screen.theirs,
+        )
+    folder = tmp_path / "run"
+    places = [folder, folder / "checkpoints", folder / "monitor"]
+    try:
+        processes.wait_until(lambda: len(list(folder.glob("checkpoints/*.json"))) > 2, "3 saved")
+        for place in places:
+            place.chmod(0o555)
+        screen.wait_for("cannot save run/checkpoints/ckpt-", ": Permission denied; what was saved")
+        before = checkpoint.read_info(checkpoint.find(folder)).counters
+        screen.forget()
+        screen.wait_for(": Permission denied; what was saved before is intact\n", " steps/s ")
+        assert checkpoint.read_info(checkpoint.find(folder)).counters == before
+        for place in places:
+            place.chmod(0o755)
+        screen.wait_for("checkpoints can be saved again\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(processes.DEADLINE_SECONDS) == 143
+        for path in (folder / "lock", *places):
+            path.chmod(0o555)
+        command = [sys.executable, "-c", WITHOUT_RIGHTS, str(TRAIN), "--resume", "run"]
+        refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert refused.returncode == 2
+        assert refused.stderr == "train.py: error: cannot make run/lock: Permission denied\n"
+    finally:
+        for place in places:
+            place.chmod(0o755)
+        processes.end(process)
+        screen.close()
+    assert checkpoint.read_info(checkpoint.find(folder)).counters["steps"] > before["steps"]
 
 
 def test_what_does_not_fit_waits_and_comes_first(tmp_path):
@@ -165,3 +219,18 @@ def test_what_waits_is_bounded(tmp_path, monkeypatch):
 def test_the_reason_is_told_in_words(error, words):
     """Analytic: the system's words, without TensorFlow's around them."""
     assert appending.in_words(error) == words
+
+
+def test_what_a_program_was_started_without_leads_nowhere(tmp_path):
+    """Analytic: a file that is opened then is not in the place of stdout, and gets nothing printed."""
+    script = (
+        "import os, sys; from a3c import appending; appending.open_what_is_closed();"
+        "file = open('file', 'w'); print('lost'); print('lost', file=sys.stderr);"
+        "os.write(1, b'lost'); os.write(2, b'lost'); print(file.fileno(), file=file);"
+        "assert sys.stdin.read() == ''"
+    )
+    command = ["-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(processes.ROOT)}
+    done = subprocess.run(["sh", *command], cwd=tmp_path, env=environment)
+    assert done.returncode == 0
+    assert int((tmp_path / "file").read_text()) > 2

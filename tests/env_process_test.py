@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from a3c import env_process
-from a3c.env import EnvProcesses, EnvSettings, describe_env, make_env
+from a3c.env import EnvProcesses, EnvSettings, close_all, describe_env, make_env
 from a3c.env_process import (
     STOP_SIGNALS,
     EnvError,
@@ -120,6 +121,42 @@ def test_close_ends_even_a_process_that_cannot_listen():
         os.kill(pids[0], signal.SIGSTOP)
         wait_until(lambda: state_and_parent(pids[0])[0] == "T")
     assert not any(map(is_running, pids))
+
+
+def test_closing_takes_one_moment_however_many_cannot_listen(monkeypatch):
+    """Analytic: two workers' three stopped processes are waited for together for what one would be."""
+    waited = []
+    with processes(TOY + "Vector-v0", n_envs=3) as one, processes(TOY + "Vector-v0") as other:
+        for envs in (one, other):
+            envs.reset()
+            for process in envs._processes:
+                os.kill(process.pid, signal.SIGSTOP)
+                wait_until(lambda pid=process.pid: state_and_parent(pid)[0] == "T")
+                join = process._process.join
+
+                def record(timeout=None, join=join):
+                    waited.append(timeout or 0.0)
+                    join(timeout)
+
+                monkeypatch.setattr(process._process, "join", record)
+        close_all([one, other])
+        assert len(waited) >= 4
+        assert sum(waited) < env_process.CLOSING_SECONDS + 0.1
+        assert not any(map(is_running, one.pids + other.pids))
+
+
+def test_what_the_system_cannot_start_is_said_in_one_line():
+    """Analytic: where a process may open no more files, say."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with processes(TOY + "Vector-v0") as envs:  # the fork server is there
+        envs.wait_until_ready()
+        memory, make = envs._memory, functools.partial(make_env, envs._settings)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+            with pytest.raises(EnvError, match="^number 7 cannot be started: Too many open files$"):
+                EnvProcess(make, memory, 0, "number 7", DEADLINE_SECONDS)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_an_environment_that_loses_a_connection_of_its_own_says_so():
@@ -312,6 +349,40 @@ def test_a_game_that_nobody_heard_of_is_in_no_file(tmp_path):
     for _ in range(5):
         make.step(1)
     assert path.read_text().startswith(before + "50.0,5,")  # what was cut
+
+
+def test_games_that_a_full_disk_keeps_from_the_file_are_not_lost_with_their_process(tmp_path):
+    """Analytic: it dies with one row written, half of the second and nothing of the third; its successor
+    writes what is missing, first.
+    """
+    path = tmp_path / "0.0.monitor.csv"
+    settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(tmp_path))
+    heard = []
+    with contextlib.closing(
+        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
+    ) as envs:
+
+        def play(action):
+            while not (games := envs.step(np.array([action]), 0).games):
+                pass
+            heard.extend((game.score, game.length) for game in games)
+
+        envs.reset(0)
+        play(1)
+        _, hard = resource.prlimit(envs.pids[0], resource.RLIMIT_FSIZE)
+        room = path.stat().st_size + 3
+        resource.prlimit(envs.pids[0], resource.RLIMIT_FSIZE, (room, hard))
+        play(0)
+        play(1)
+        assert path.stat().st_size == room
+        os.kill(envs.pids[0], signal.SIGKILL)
+        assert envs.step(np.array([1]), 0).replaced
+        play(0)
+    rows = [line.split(",") for line in path.read_text().splitlines()[2:]]
+    assert [(float(score), int(length)) for score, length, _ in rows] == heard
+    assert len(heard) == 4
+    times = [float(seconds) for *_, seconds in rows]
+    assert times == sorted(times)
 
 
 def test_games_that_ended_unheard_are_not_played_again(tmp_path):
@@ -542,7 +613,7 @@ def test_processes_share_rows_of_one_memory():
 
 
 PROGRAM = """
-import os, signal, sys, time
+import os, resource, signal, sys, time
 import numpy as np
 from a3c.env import EnvProcesses, EnvSettings, describe_env
 
@@ -553,6 +624,9 @@ def main():
     description = describe_env(settings)
     envs = EnvProcesses(settings, 0, 2, description, 2)
     envs.reset()
+    if ending == "files":
+        print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+        return
     print(*envs.pids, flush=True)
     if ending == "hang":
         for _ in range(2):
@@ -590,12 +664,13 @@ def program(tmp_path):
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
         assert len(pids) == 2
-        if ending != "exit":
+        if ending not in ("exit", "files"):
             assert process.stdout.readline() == "waiting\n"
             assert all(map(is_running, pids))
             pids.append(parent_of(pids[0]))  # The fork server.
             assert pids[-1] != process.pid
-        everybody.extend(pids)
+        if ending != "files":
+            everybody.extend(pids)
         return process, pids
 
     yield start
@@ -606,13 +681,34 @@ def program(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("name", "ending"), [("Vector-v0", "wait"), ("HangsInStep-v0", "hang")])
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("Vector-v0", "wait"),
+        ("HangsInStep-v0", "hang"),
+        ("HangsHoldingTheLock-v0", "hang"),
+    ],
+)
 def test_processes_end_when_their_parent_is_killed(program, name, ending):
-    """Analytic: kill -9 leaves the parent no time to tidy up, even if an environment hangs."""
+    """Analytic: kill -9 leaves the parent no time to tidy up, even if an environment hangs, and even if no
+    other thread can run beside it.
+    """
     process, pids = program(TOY + name, ending)
     process.kill()
     process.wait()
     wait_for_end(pids)
+
+
+def test_a_program_may_open_as_many_files_as_the_system_lets_it(program):
+    """Analytic: what it was started with aside."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+        process, limits = program(TOY + "Vector-v0", "files")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert process.wait(DEADLINE_SECONDS) == 0
+    assert limits == [hard, hard]
 
 
 def test_a_program_that_forgets_to_close_still_ends(program):

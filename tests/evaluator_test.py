@@ -125,7 +125,12 @@ def test_the_best_weights_stay(tmp_path, scores):
     assert info.counters == Counts(200, 2, 0, 200)._asdict()
     assert info.subject == CARTPOLE
     assert info.params == PARAMS
-    assert len(list(info.prefix.parent.iterdir())) == 3
+    # That of 100 steps is the best to go on with from a checkpoint before 200.
+    best = info.prefix.parent
+    training.evaluator.forget(199)
+    assert sorted(path.stem for path in best.glob("*.json")) == ["ckpt-100", "ckpt-200"]
+    training.evaluator.forget(200)
+    assert len(list(best.iterdir())) == 3
     restored = Training(tmp_path / "other").shared
     checkpoint.restore(info, restored)
     for variable in (*restored.weights.values(), *restored.mean_squares.values()):
@@ -223,13 +228,54 @@ def test_a_resumed_run_has_a_best_to_beat(tmp_path, scores):
     (tmp_path / "evaluations.csv").write_text(
         "steps,episode_reward_mean,seconds\n100,3.5,1\n200,nan,1\n300,7.25,2\n400,5,2\n500\n600,x"
     )
-    assert evaluator.best_mean(tmp_path / "evaluations.csv") == 7.25
-    assert evaluator.best_mean(tmp_path / "nothing.csv") is None
+    assert evaluator.read_evaluations(tmp_path / "evaluations.csv") == (7.25, 400)
+    assert evaluator.read_evaluations(tmp_path / "nothing.csv") == (None, None)
+    training = Training(tmp_path, n_steps=300)
+    training.evaluator._checkpointer.save()
     training = Training(tmp_path, n_steps=650)
     for score, is_best in ((7.25, False), (7.5, True)):
         training.move_on(100)
         scores[:] = [score] * 2
         assert (training.evaluate().best is not None) is is_best
+
+
+def test_a_best_that_is_gone_is_not_to_be_beaten(tmp_path, scores):
+    """Golden: where evaluations.csv knows of one, but its checkpoint is lost."""
+    (tmp_path / "evaluations.csv").write_text("steps,episode_reward_mean\n100,3.5\n")
+    training = Training(tmp_path, n_steps=150)
+    training.move_on(50)
+    scores[:] = [1.0, 1.0]
+    assert training.evaluate().best == tmp_path / "checkpoints/best/ckpt-200"
+
+
+def test_an_evaluation_that_was_given_up_is_made_up_for(tmp_path, scores):
+    """Analytic: the last one was at 200; a run that goes on from 310 evaluates at once, one from 290 not."""
+    (tmp_path / "evaluations.csv").write_text("steps,episode_reward_mean\n100,3.5\n200,3\n")
+    assert not Training(tmp_path, n_steps=290).evaluator.begin_if_due()
+    scores[:] = [1.0, 1.0]
+    assert Training(tmp_path, n_steps=310).evaluate().n_steps == 310
+
+
+def test_a_best_that_cannot_be_saved_is_told_and_its_figures_are_kept(
+    tmp_path, scores, monkeypatch
+):
+    """Analytic: on a full disk, in a line and not as a failure; the next one as good is saved."""
+    training = Training(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise checkpoint.CannotSave("cannot save best/ckpt-100: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpointer, "save", fail)
+        training.move_on(100)
+        scores[:] = [1.0, 4.0]
+        evaluated = training.evaluate()
+    assert evaluated.problem == "cannot save best/ckpt-100: No space left on device"
+    assert evaluated.best is None
+    assert evaluated.figures["episode_reward_mean"] == 2.5
+    training.move_on(100)
+    scores[:] = [1.0, 4.0]
+    assert training.evaluate().best == tmp_path / "checkpoints/best/ckpt-200"
 
 
 def test_run_checkpoint_plays_the_same_games(tmp_path):

@@ -121,8 +121,9 @@ def mutate_json(rng: random.Random, value: Any) -> Any:
                     del node[key]
                 case 3 if isinstance(node, dict):
                     node[str(rng.choice(ODD))[:300]] = inner
-                case _:
-                    node[key] = [inner] * rng.choice((1, 2, 1000))
+                case _:  # of what is long already, a thousand times would be gigabytes
+                    is_short = not isinstance(inner, dict | list)
+                    node[key] = [inner] * rng.choice((1, 2, 1000 if is_short else 3))
             break
         else:
             value = copy.deepcopy(rng.choice(ODD))
@@ -277,10 +278,16 @@ def make_shared() -> types.SimpleNamespace:
     )
 
 
+def write(path: pathlib.Path, content: bytes) -> None:
+    """A new file in the place of the old one: cutting that to nothing costs a look at the disk."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+
+
 def try_json(rng: random.Random, folder: pathlib.Path) -> bool:
     """An args.json or a checkpoint's JSON."""
     if rng.randrange(2):
-        (folder / "args.json").write_bytes(_json(rng, ARGS))
+        write(folder / "args.json", _json(rng, ARGS))
         settings = None
         with refused_by(params.BadInput), contextlib.redirect_stderr(io.StringIO()):
             with contextlib.suppress(params.BadInput):
@@ -312,7 +319,7 @@ def _json(rng: random.Random, value: Any, sealed: bool = False) -> bytes:
 def _try_checkpoint(folder: pathlib.Path, info: bytes, index: bytes, data: bytes) -> bool:
     prefix = folder / "ckpt-70"
     for suffix, content in ((".json", info), (".index", index), (".data-00000-of-00001", data)):
-        (folder / f"ckpt-70{suffix}").write_bytes(content)
+        write(folder / f"ckpt-70{suffix}", content)
     shared = make_shared()
     with refused_by(checkpoint.UnusableCheckpoint):
         info = checkpoint.read_info(checkpoint.find(prefix))
@@ -379,7 +386,7 @@ def try_debug_log(rng: random.Random, folder: pathlib.Path) -> bool:
             check_line(found.problem)
             damaged += 1
     if rng.randrange(20) == 0:
-        (folder / "log").write_bytes(log)
+        write(folder / "log", log)
         _try_main(
             show_debug_data.main, [str(folder / "log"), "--updates", "999", "--out", str(folder)]
         )
@@ -409,9 +416,9 @@ def try_csv(rng: random.Random, folder: pathlib.Path) -> bool:
     table_read = plot_runs.parse_progress(progress.decode(errors="replace"), columns)
     if rng.randrange(20) == 0:
         (folder / "monitor").mkdir(exist_ok=True)
-        (folder / "monitor" / "0.0.monitor.csv").write_bytes(monitor)
-        (folder / "progress.csv").write_bytes(progress)
-        (folder / "args.json").write_text(json.dumps(ARGS))
+        write(folder / "monitor" / "0.0.monitor.csv", monitor)
+        write(folder / "progress.csv", progress)
+        write(folder / "args.json", json.dumps(ARGS).encode())
         with refused_by(params.BadInput), contextlib.redirect_stderr(io.StringIO()) as err:
             plot_runs.load(folder, None)
         for line in err.getvalue().splitlines():

@@ -39,7 +39,7 @@ TOY = [
 def start(outside: pathlib.Path, *command: str) -> subprocess.Popen:
     """Begin the run in `outside`/run, or go on with it where it has begun."""
     begun = (outside / "run/args.json").exists()
-    how = ["--resume", "run"] if begun else ["--log_dir", "run", *command]
+    how = ["--resume", "run", command[-1]] if begun else ["--log_dir", "run", *command]
     with processes.dispositions():
         return processes.start([TRAIN, *how], outside)
 

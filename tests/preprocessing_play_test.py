@@ -139,7 +139,8 @@ def test_what_is_shown_is_the_game_and_what_trains(monkeypatch, tmp_path, capsys
         seen.append((observation, len(shown), pressed, state))
         return draw_panel(observation, pressed, state)
 
-    monkeypatch.setattr(screens, "open_film", lambda path, fps: Film())
+    monkeypatch.setattr(screens, "check_film", lambda path: None)
+    monkeypatch.setattr(screens, "Film", lambda path, fps: Film())
     monkeypatch.setattr(preprocessing_play, "draw_panel", spy)
     arguments = [NUMBERS, "--record", str(tmp_path / "x.mp4"), "--steps", "10", "--seed", "3"]
     assert preprocessing_play.main(arguments) == 0
@@ -224,7 +225,7 @@ def test_a_record_needs_no_display(tmp_path, capsys, name):
     ("arguments", "words"),
     [
         ([], "env_id"),
-        (["PongNoFrameskip-v4"], "no display"),
+        (["PongNoFrameskip-v4"], "no display; --record film.mp4 needs none"),
         (["CartPole-v1", "--record", "x.gif"], "CartPole-v1 has no images to preprocess"),
         (["Nowhere-v7"], "unknown environment Nowhere-v7"),
         ([NUMBERS, "--record", "x.avi"], "films are .mp4 or .gif"),

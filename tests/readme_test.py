@@ -171,6 +171,15 @@ def test_what_a_document_names_exists(document: str) -> None:
     assert problems(text, ROOT) == []
 
 
+def test_every_picture_is_shown_and_small() -> None:
+    """Analytic: what stands under images/ is in the README; GIFs were promised to have 2 MB at most."""
+    shown = re.findall(r"!\[[^]]+\]\((images/[^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    pictures = [path for path in ROOT.glob("images/*") if path.suffix in {".png", ".gif"}]
+    assert sorted(shown) == sorted(str(path.relative_to(ROOT)) for path in pictures)
+    assert any(path.suffix == ".gif" for path in pictures)
+    assert [path.name for path in pictures if path.stat().st_size > 2_000_000] == []
+
+
 GOOD = """
 See [the tests](tests/readme_test.py#top), [the paper](https://example.org/x.py), a3c/params.py.
 `a3c/params.py`, `params.py`, `tests/`, `runs/x/args.json`, `progress.csv`, `ALE/Pong-v5`, `rl/x`

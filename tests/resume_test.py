@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -35,7 +36,10 @@ def work(tmp_path, monkeypatch):
 
 
 def run(*arguments: str) -> int:
-    return train.main(["--no_xla", *arguments] if "--resume" not in arguments else arguments)
+    if arguments[0] == "--resume":  # these environments have modules, which must be named
+        env_id = run_dir.read_args(arguments[1]).params.env_id
+        return train.main([*arguments, env_id])
+    return train.main(["--no_xla", *arguments])
 
 
 def games(folder: str) -> list[tuple[str, ...]]:
@@ -98,6 +102,26 @@ def test_a_run_that_is_resumed_where_games_begin_is_the_one_never_stopped(env_id
     assert rows("whole")[-1][mean] == rows("parts")[-1][mean]
 
 
+def test_in_the_middle_of_games_new_ones_begin_with_numbers_that_were_not_used():
+    """Analytic: of games of 5 steps, the fifth is under way at 21. It has no row and no count; games 5 to 8
+    are played, none of the numbers twice, and weights go on from what was saved, elsewhere than before.
+    """
+    flags = ["--network", "mlp", "--steps_per_update", "7"]
+    assert run(*flags, "--log_dir", "whole", "--n_steps", "42", DRAWN) == 0
+    assert run(*flags, "--log_dir", "parts", "--n_steps", "21", DRAWN) == 0
+    before = info("parts")
+    (worker,) = before.position.workers
+    assert (worker.next_games, worker.n_rows, before.counters["games"]) == ([5], [4], 4)
+    assert run("--resume", "parts", "--n_steps", "42") == 0
+    after = info("parts")
+    assert after.counters["steps"] == 42
+    assert after.counters["games"] == len(games("parts")) == 4 + 21 // 5
+    assert after.position.workers[0].next_games == [5 + 21 // 5 + 1]
+    assert games("parts")[:4] == games("whole")[:4]
+    assert len(games("whole")) == 42 // 5
+    assert tensors("parts") != tensors("whole")
+
+
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_so_is_a_run_whose_environments_break(n_envs):
     """Golden: in both halves; the streams of games that were abandoned are not used again, these games have
@@ -126,6 +150,16 @@ def test_so_is_a_run_whose_environments_break(n_envs):
         assert counts == sorted(counts)
 
 
+def test_a_console_on_a_full_disk_stops_nothing(monkeypatch):
+    """Analytic: from its first line on; what the run writes elsewhere is all there."""
+    with open("/dev/full", "w") as console:
+        monkeypatch.setattr("sys.stdout", console)
+        flags = ["--network", "mlp", "--n_steps", "20", "--log_dir", "run"]
+        assert run(*flags, DRAWN) == 0
+    assert info("run").counters["steps"] == 20
+    assert pathlib.Path("run/log.txt").read_text().startswith("run folder: run\nstarting ")
+
+
 # What is cut back, and what is refused
 
 
@@ -152,7 +186,8 @@ def copy(two_checkpoints, work):
 
 
 def open_run(*given: str) -> resume.Run:
-    asked = params.parse(["--resume", "run", *given])
+    named = [] if {DRAWN, "CartPole-v1"} & {*given} else [DRAWN]
+    asked = params.parse(["--resume", "run", *given, *named])
     opened = resume.open_run(asked)
     opened.lock.close()
     return opened
@@ -184,6 +219,20 @@ def test_what_would_change_training_is_refused_by_name(copy, given, words):
     line = refusal(*given.split())
     assert line.startswith(words)
     assert "\n" not in line
+    assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
+
+
+def test_a_module_is_not_imported_because_a_file_says_so(copy):
+    """Analytic: whoever resumes the run names its environment, if that has one; nothing changes before."""
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    args = json.loads((copy / "args.json").read_text())
+    args["params"]["env_id"] = "this:X-v0"
+    (copy / "args.json").write_text(json.dumps(args))
+    with pytest.raises(BadInput, match="^run is of this:X-v0, which runs the code of a module: if"):
+        resume.open_run(params.parse(["--resume", "run", "--n_steps", "90"]))
+    assert "this" not in sys.modules
+    (copy / "args.json").write_bytes(before[copy / "args.json"])
+    assert open_run("--n_steps", "90").info.counters["steps"] == 80
     assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
 
 
@@ -262,6 +311,29 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(copy, damage):
     assert "traced in" in (copy / "log.txt").read_text()
 
 
+def test_the_best_is_what_was_best_by_then(copy):
+    """Analytic: of bests at 20, 40 and 60 steps, a run that goes on from 40 has those up to there; and keeps
+    the newest of these, and what comes after, while it may have to go on from 40 again.
+    """
+    best = copy / "checkpoints/best"
+    shutil.copytree(copy / "checkpoints", best)
+    for path in list(best.iterdir()):
+        if path.name.startswith("ckpt-40."):
+            for n_steps in (20, 60):
+                shutil.copy(path, path.with_name(path.name.replace("40", str(n_steps))))
+        elif path.name.startswith(("ckpt-0.", "ckpt-80.")):
+            path.unlink()
+    (copy / "checkpoints/ckpt-80.json").unlink()
+    resume.cut_back(open_run(), [])
+    names = ["ckpt-20", "ckpt-40"]
+    endings = (".data-00000-of-00001", ".index", ".json")
+    assert sorted(path.name for path in best.iterdir()) == [n + e for n in names for e in endings]
+    assert checkpoint.oldest(copy / "checkpoints") == 0
+    for n_steps, kept in ((0, names), (39, names), (40, names[1:]), (80, names[1:])):
+        checkpoint.delete_older(best, n_steps)
+        assert sorted(path.stem for path in best.glob("*.json")) == kept
+
+
 def test_no_whole_checkpoint_is_told(copy):
     """Analytic: of all that there are, the newest one's trouble."""
     for path in copy.glob("checkpoints/*.index"):
@@ -269,6 +341,39 @@ def test_no_whole_checkpoint_is_told(copy):
     assert refusal().startswith(
         "no checkpoint in run/checkpoints is whole: run/checkpoints/ckpt-80"
     )
+
+
+def test_without_any_json_nothing_is_cut(copy):
+    """Analytic: a run that has trained does not begin at its start, and keeps what it has."""
+    for path in copy.glob("checkpoints/*.json"):
+        path.unlink()
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    assert refusal("--n_steps", "90").startswith("run has figures or games, but no checkpoint ")
+    (copy / "progress.csv").unlink()
+    assert refusal("--n_steps", "90").startswith("run has figures or games, but no checkpoint ")
+    (copy / "progress.csv").write_bytes(before[copy / "progress.csv"])
+    assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "name", ["log.txt", "progress.csv", "monitor/1.0.monitor.csv", "lock", "checkpoints", "new"]
+)
+@pytest.mark.parametrize("what", ["link", "pipe"])
+def test_nothing_is_written_through_a_link_or_a_pipe(copy, name, what):
+    """Analytic: somebody else's folder could have a file of ours cut; what has no end is not read."""
+    outside = pathlib.Path("outside").absolute()
+    if (copy / name).is_dir():
+        (copy / name).rename(outside)
+    else:
+        outside.write_text("a file\nof many\nlines\n")
+        (copy / name).unlink(missing_ok=True)
+    if what == "link":
+        (copy / name).symlink_to(outside)
+    else:
+        os.mkfifo(copy / name)
+    before = {p: p.read_bytes() for p in outside.rglob("*")} or outside.read_bytes()
+    assert refusal("--n_steps", "90").startswith(f"run/{name} is a link or no file: ")
+    assert ({p: p.read_bytes() for p in outside.rglob("*")} or outside.read_bytes()) == before
 
 
 def test_half_written_lines_are_cut_and_whole_ones_stay(copy):

@@ -2,7 +2,9 @@
 
 import json
 import pathlib
+import re
 import shutil
+import sys
 from typing import NamedTuple
 
 import cv2
@@ -12,6 +14,7 @@ from PIL import Image
 
 import run_checkpoint
 from a3c import checkpoint, evaluation, network, screens, views
+from tests import agents
 from tests.agents import CARTPOLE, SHORT_PONG, save
 
 
@@ -101,6 +104,25 @@ def test_any_name_of_a_checkpoint_will_do(made, capsys):
     assert outs[1:] == outs[:1] * 2
 
 
+@pytest.mark.weekly
+def test_a_policy_that_never_starts_breakout_is_cut_off(tmp_path, monkeypatch, capsys):
+    """Analytic: with weights of 0 the likeliest action is the first, NOOP, and the ball waits for
+    FIRE: 108,000 frames, the 0 to 30 and 13 no-ops before the first decision among them."""
+
+    def zeros(subject: checkpoint.Subject) -> dict[str, np.ndarray]:
+        return {name: np.zeros_like(weight) for name, weight in make_weights(subject).items()}
+
+    make_weights = agents.make_weights
+    monkeypatch.setattr(agents, "make_weights", zeros)
+    breakout = SHORT_PONG._replace(env_id="BreakoutNoFrameskip-v4", n_actions=4)
+    save(tmp_path, breakout)
+    assert run_checkpoint.main([str(tmp_path), "--episodes", "1", "--greedy"]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    length = re.fullmatch(r"game   0: score 0, ([\d,]+) steps, cut off by 108,000 frames", line)
+    assert length is not None, line
+    assert 108_000 - 43 <= 4 * int(length[1].replace(",", "")) <= 108_000 - 13 + 3
+
+
 def read_film(path: pathlib.Path) -> list[np.ndarray]:
     """All pictures of a film, RGB."""
     if path.suffix == ".gif":
@@ -117,14 +139,16 @@ def read_film(path: pathlib.Path) -> list[np.ndarray]:
 def test_an_mp4_holds_every_frame(made, tmp_path, capsys):
     """Golden: of a Pong of 150 frames, three times as large, within what H.264 loses."""
     path = tmp_path / "film.mp4"
-    assert run_checkpoint.main([str(made / "pong"), "--video", str(path)]) == 0
+    assert run_checkpoint.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path)]) == 0
     out = capsys.readouterr().out
     assert ", cut off by 108,000 frames\n" in out
     assert out.endswith(f"filmed in {path}\n")
     ((_, frames),) = play_apart(made, "pong", 1)
     pictures = read_film(path)
     assert len(pictures) == len(frames) >= 150
-    assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == 60
+    film = cv2.VideoCapture(str(path))
+    assert film.get(cv2.CAP_PROP_FPS) == 60
+    assert int(film.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, "little") in (b"avc1", b"h264")
     for frame, picture in zip(frames[::30], pictures[::30], strict=True):
         large = frame.repeat(3, axis=0).repeat(3, axis=1)
         assert picture.shape == large.shape
@@ -135,12 +159,14 @@ def test_an_mp4_holds_every_frame(made, tmp_path, capsys):
 def test_a_gif_holds_a_quarter_of_them(made, tmp_path, capsys):
     """Golden: 15 pictures a second, each of two frames' brighter pixels; with the eyes beside."""
     path = tmp_path / "film.gif"
-    assert run_checkpoint.main([str(made / "pong"), "--video", str(path), "--eyes"]) == 0
+    assert (
+        run_checkpoint.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path), "--eyes"])
+        == 0
+    )
     ((_, frames),) = play_apart(made, "pong", 1)
     pictures = read_film(path)
     with Image.open(path) as film:
         durations = [film.seek(i) or film.info["duration"] for i in range(film.n_frames)]
-    # Pictures that are the same have become one, shown for longer.
     assert sum(durations) == pytest.approx(len(frames) // 4 * 1000 / 15, abs=10)
     assert pictures[0].shape == (630, 480 + views.PANEL_WIDTH, 3)
     wanted = np.maximum(frames[2], frames[3]).repeat(3, axis=0).repeat(3, axis=1)
@@ -176,6 +202,43 @@ def test_a_window_shows_the_game_until_it_is_closed(made, monkeypatch, capsys):
     assert "the window was closed\n" in capsys.readouterr().out
     assert len(shown) == 20
     assert {image.shape for image in shown} == {(630, 600 + views.PANEL_WIDTH, 3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "speed", "fps", "share"),
+    [
+        ("cartpole", None, 50, 1),
+        ("cartpole", "0.5", 25, 1),
+        ("cartpole", "2", 60, 0.6),  # a hundred a second, of which the window shows sixty
+        ("pong", None, 60, 1),
+        ("pong", "4", 60, 0.25),
+    ],
+)
+def test_a_window_has_the_games_speed(made, monkeypatch, capsys, name, speed, fps, share):
+    """Analytic: pictures a second, and how many of the game's there are."""
+    windows = []
+
+    class Kept:
+        def __init__(self, title, fps):
+            self.title, self.fps, self.n_shown = title, fps, 0
+            windows.append(self)
+
+        def show(self, image):
+            self.n_shown += 1
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(screens, "Window", Kept)
+    monkeypatch.setattr(screens, "has_display", lambda: True)
+    env_id = {"cartpole": CARTPOLE, "pong": SHORT_PONG}[name].env_id
+    more = [] if speed is None else ["--speed", speed]
+    assert run_checkpoint.main([env_id, str(made / name), "--episodes", "1", *more]) == 0
+    ((_, frames),) = play_apart(made, name, 1)
+    (window,) = windows
+    assert window.fps == fps
+    assert abs(window.n_shown - share * len(frames)) <= 1
+    assert window.title == env_id
 
 
 def damage(folder: pathlib.Path) -> None:
@@ -229,13 +292,23 @@ def test_an_environment_that_has_changed_is_refused(tmp_path, capsys):
     assert "observation shape (5,), this run has (4,)" in capsys.readouterr().err
 
 
+def test_a_module_is_not_imported_because_a_checkpoint_says_so(tmp_path, capsys):
+    """Analytic: somebody else's could name any; whoever plays it names it, too."""
+    save(tmp_path, CARTPOLE._replace(env_id="this:X-v0"))
+    assert run_checkpoint.main([str(tmp_path)]) == 2
+    words = r"\S+ plays this:X-v0, which runs the code of a module: if you trust that, name it .*\n"
+    assert re.fullmatch(f"run_checkpoint.py: error: {words}", capsys.readouterr().err)
+    assert "this" not in sys.modules
+
+
 def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
     """Analytic: but it can be played."""
     toy = CARTPOLE._replace(env_id="tests.toys:toys/Vector-v0", observation_shape=(2,))
     save(tmp_path, toy)
-    assert run_checkpoint.main([str(tmp_path), "--episodes", "1"]) == 0
+    assert run_checkpoint.main([toy.env_id, str(tmp_path), "--episodes", "1"]) == 0
     capsys.readouterr()
-    assert run_checkpoint.main([str(tmp_path), "--video", str(tmp_path / "x.gif")]) == 2
+    film = ["--video", str(tmp_path / "x.gif")]
+    assert run_checkpoint.main([toy.env_id, str(tmp_path), *film]) == 2
     assert "draws no pictures" in capsys.readouterr().err
 
 
@@ -251,7 +324,8 @@ def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
     ],
 )
 def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, ffmpeg, words):
-    """Analytic: no ffmpeg at all, none where it should be, or one that cannot write H.264."""
+    """Analytic: no ffmpeg at all, none where it should be, or one that cannot write H.264. Before
+    anything is played; no empty film is left."""
     import imageio_ffmpeg
 
     def find() -> str:
@@ -266,8 +340,10 @@ def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, ffmpe
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", find)
     film = tmp_path / "film.mp4"
     assert run_checkpoint.main([str(made / "cartpole"), "--video", str(film), "--eyes"]) == 2
-    err = capfd.readouterr().err
-    assert err.startswith(f"run_checkpoint.py: error: cannot write {film}: ")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert not film.exists()
+    assert err.startswith(f"run_checkpoint.py: error: cannot write {film}")
     assert err.count("\n") == 1
     assert words in err
 
@@ -276,5 +352,5 @@ def test_a_broken_environment_ends_it_with_1(tmp_path, capsys):
     """Analytic: what broke is said."""
     toy = CARTPOLE._replace(env_id="tests.toys:toys/RaisesInStep-v0", observation_shape=(2,))
     save(tmp_path, toy)
-    assert run_checkpoint.main([str(tmp_path), "--episodes", "1"]) == 1
+    assert run_checkpoint.main([toy.env_id, str(tmp_path), "--episodes", "1"]) == 1
     assert "the joystick broke" in capsys.readouterr().err

@@ -12,10 +12,12 @@ import random
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
 from tests import kill_test, processes, soak_fuzz, soak_load
 
@@ -35,8 +37,8 @@ def _kill(
     """Go on with one run, kill it at a random moment, and look at what is left."""
     generator = random.Random(number)
     before = kill_test.saved(outside)
+    began_at = time.time()
     process = kill_test.start(outside, *command)
-    start = time.monotonic()
     try:
         if in_training := generator.random() < 0.75:
             processes.wait_until(
@@ -51,7 +53,10 @@ def _kill(
     newest = max(
         outside.glob("run/checkpoints/ckpt-*.json"), key=lambda p: p.stat().st_mtime, default=None
     )
-    lost = killed_at - newest.stat().st_mtime if newest and in_training else 0.0
+    saved_at = newest.stat().st_mtime if newest else 0.0
+    # One that has not saved since it began lived for less than an interval, or failed to.
+    lost = killed_at - saved_at if saved_at > began_at else 0.0
+    assert lost or not in_training
     after = kill_test.saved(outside)
     kill_test.check_files(outside)
     assert all(after[name] >= before[name] for name in after), (before, after)
@@ -60,7 +65,7 @@ def _kill(
     assert lost < 2 * interval_seconds + 5, f"{lost:.1f} s were lost"
     return {
         "in_training": in_training,
-        "lived_seconds": round(killed_at - (time.time() - (time.monotonic() - start)), 1),
+        "lived_seconds": round(killed_at - began_at, 1),
         "lost_seconds": round(lost, 2),
         "left_seconds": round(left_for, 2),
         "steps": after["steps"],
@@ -83,12 +88,7 @@ def _fresh(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-PHASES = {
-    "importing": "starting TensorFlow",
-    "tracing": "tracing the network",
-    "training": " steps/s  ",
-    "saving": "",  # whenever a checkpoint is being written
-}
+PHASES = ("setting up", "importing", "tracing", "training", "saving", "evaluating")
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
@@ -97,23 +97,39 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
 
     On a machine that others use as well, within as many times more as there are programs to a core.
     """
-    phase = [*PHASES][number % len(PHASES)]
+    phase = PHASES[number % len(PHASES)]
     name = [*SIGNALS][number // len(PHASES) % len(SIGNALS)]
     outside = _fresh(outside / str(number))
     shared_before = set(os.listdir("/dev/shm"))
     flags = ["--n_workers", "16", "--ckpt_interval_seconds", "2"]
     flags += ["--manager_wake_interval_seconds", "1", "PongNoFrameskip-v4"]
-    process = kill_test.start(outside, *flags)
+    if phase == "evaluating":
+        flags += ["--eval_interval_steps", "50"]
+    temporary = tempfile.mkdtemp()
+    with mock.patch.dict(os.environ, TMPDIR=temporary):
+        process = kill_test.start(outside, *flags)
     try:
 
         def has_come() -> bool:
             assert process.poll() is None, processes.outputs(outside)
-            if phase == "saving":
-                return kill_test.is_saving(outside)
-            return PHASES[phase] in processes.outputs(outside)["stdout"]
+            shown = processes.outputs(outside)["stdout"]
+            match phase:
+                case "setting up":  # before there is a run folder
+                    return "ale_py" in pathlib.Path(f"/proc/{process.pid}/maps").read_text()
+                case "importing":
+                    return "starting TensorFlow" in shown
+                case "tracing":
+                    return "tracing the network" in shown
+                case "training":
+                    return " steps/s  " in shown
+                case "saving":
+                    return kill_test.is_saving(outside)
+            # One is under way from the 50th step on.
+            return any(row["misc/steps"] > 50 for row in soak_load.read_rows(outside / "run"))
 
         processes.wait_until(has_come, phase)
-        time.sleep(random.Random(number).uniform(0, 1) if phase != "saving" else 0)
+        # Moments that are soon over are met at once.
+        time.sleep(0 if phase in ("setting up", "saving") else random.Random(number).uniform(0, 1))
         since = time.monotonic()
         load = os.getloadavg()[0]
         process.send_signal(getattr(signal, name))
@@ -128,9 +144,13 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
     assert set(os.listdir("/dev/shm")) <= shared_before
     left = [p.name for p in outside.rglob("*") if "tmp" in p.name or "temp" in p.name]
     assert left == []
-    kill_test.check_files(outside)
+    assert os.listdir(temporary) == []
+    os.rmdir(temporary)
+    if (outside / "run").exists():
+        kill_test.check_files(outside)
     steps = kill_test.saved(outside)["steps"]
-    assert f"stopped at {steps:,} steps" in outputs["stdout"] or phase == "importing"
+    is_told = f"stopped at {steps:,} steps" in outputs["stdout"]
+    assert is_told or phase in ("setting up", "importing")
     others = max(1.0, load / (os.cpu_count() or 1))
     assert seconds < 10 * others, f"{seconds:.1f} s at a load of {load:.1f}"
     return {
@@ -168,7 +188,7 @@ def load(name: str) -> Callable[[int, pathlib.Path], dict[str, Any]]:
 PARTS = {
     "kill_toy": Part(100, kill_toy),
     "kill_pong": Part(3, kill_pong),
-    "stop": Part(12, stop),
+    "stop": Part(len(PHASES) * len(SIGNALS), stop),
     "fuzz": Part(len(soak_fuzz.chunks_of(N_FUZZED)), fuzz),
     **{f"load_{name}": Part(1, load(name)) for name in soak_load.PARTS},
 }

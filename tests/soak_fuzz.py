@@ -8,6 +8,7 @@ crash, a hang and the memory are seen as well. An input that was found is made a
 import argparse
 import collections
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -44,9 +45,12 @@ def run_chunk(name: str, first: int, n: int, seed: int) -> dict[str, Any]:
     def hang(*_: object) -> NoReturn:
         raise TimeoutError(f"no end after {HANG_SECONDS} s")
 
+    from a3c import params
     from tests import fuzz
 
     assert name in fuzz.CLASSES
+    # A parser is not changed by parsing, and making it takes most of the time of a command line.
+    params._parser = functools.cache(params._parser)
     signal.signal(signal.SIGPROF, hang)
     n_taken, slowest, findings = 0, 0.0, []
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 Importing this module registers them, so that `tests.toys:toys/Numbers-v0` names one anywhere.
 """
 
+import ctypes
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -305,6 +306,15 @@ class HangsInStep(Vector):
         return super().step(action)
 
 
+class HangsHoldingTheLock(Vector):
+    """Never comes back from its third step, in which no other thread of its process runs."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._n_steps == 2:
+            ctypes.PyDLL(None).pause()  # C, called without letting go of Python's lock
+        return super().step(action)
+
+
 class Continuous(Vector):
     """Unsupported: actions are a Box."""
 
@@ -335,7 +345,15 @@ class Camera(Vector):
     observation_space = gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)
 
 
-BROKEN = (Brittle, RaisesInInit, LosesConnection, RaisesInStep, RaisesInReset, HangsInStep)
+BROKEN = (
+    Brittle,
+    RaisesInInit,
+    LosesConnection,
+    RaisesInStep,
+    RaisesInReset,
+    HangsInStep,
+    HangsHoldingTheLock,
+)
 
 
 def _register() -> None:

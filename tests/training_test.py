@@ -22,6 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from a3c import checkpoint, evaluation, logs, network, params, resume, stopping, training
 from a3c.checkpoint import Subject
+from a3c.evaluator import Evaluated
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import Stopped, StopSignals
 from a3c.worker import EnvRestart, Failure, Game, Measurement, Report
@@ -448,6 +449,9 @@ class FakeLog:
     def histograms(self, n_steps: int, arrays: dict[str, np.ndarray]) -> None:
         self.at.append(n_steps)
 
+    def evaluation(self, n_steps: int, figures: dict[str, float]) -> None:
+        self.at.append(n_steps)
+
 
 class Watched(NamedTuple):
     """The main thread's watch, with what it sees and what it says in our hands."""
@@ -576,6 +580,34 @@ def test_restarts_are_counted_and_told(watched):
         (f"{told}worker 3, environment 0 died (exit code -9)", False),
         (f"{told}it hangs", False),
         (f"{told}worker 1, environment 0 failed:\nTraceback\nRuntimeError: so", False),
+    ]
+
+
+def test_each_save_forgets_bests_that_nobody_can_go_back_to(watched, tmp_path):
+    """Analytic: it tells the oldest checkpoint that is left; where saving fails, nothing."""
+    forgotten: list[int] = []
+
+    def save(_: object) -> pathlib.Path:
+        if forgotten:
+            raise checkpoint.CannotSave("no room")
+        for n_steps in (70, 90):
+            (tmp_path / f"ckpt-{n_steps}.json").touch()
+        return tmp_path / "ckpt-90"
+
+    watched.watch._checkpointer = types.SimpleNamespace(save=save)
+    watched.watch._evaluator = types.SimpleNamespace(forget=forgotten.append)
+    assert watched.watch._save() == tmp_path / "ckpt-90"
+    assert watched.watch._save() is None
+    assert forgotten == [70]
+
+
+def test_a_best_that_cannot_be_saved_is_told_in_a_line(watched):
+    """Analytic: as an error, after the figures."""
+    names = ("episode_reward_mean", "episode_reward_min", "episode_reward_max")
+    watched.take(Evaluated(50, dict.fromkeys(names, 1.0), None, "cannot save x: no room"))
+    assert watched.log.said == [
+        ("evaluation at 50 steps: mean score 1.00, 1 to 1", False),
+        ("it is the best so far, but cannot save x: no room", True),
     ]
 
 
