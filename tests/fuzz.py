@@ -121,9 +121,10 @@ def mutate_json(rng: random.Random, value: Any) -> Any:
                     del node[key]
                 case 3 if isinstance(node, dict):
                     node[str(rng.choice(ODD))[:300]] = inner
-                case _:  # of what is long already, a thousand times would be gigabytes
-                    is_short = not isinstance(inner, dict | list)
-                    node[key] = [inner] * rng.choice((1, 2, 1000 if is_short else 3))
+                case _:
+                    # A list of many of numbers only: many of many take more memory than we allow.
+                    most = 2 if isinstance(inner, dict | list | str) else 1000
+                    node[key] = [inner] * rng.choice((1, 2, most))
             break
         else:
             value = copy.deepcopy(rng.choice(ODD))

@@ -101,3 +101,11 @@ def test_mutations_keep_the_original():
     assert json.dumps(fuzz.ARGS) == before
     assert len(texts) > 90
     assert len({fuzz.mutate_bytes(rng, b"some bytes") for _ in range(100)}) > 70
+
+
+def test_mutated_json_stays_small():
+    """Analytic: what is found is not the size of what we made ourselves; a number may be there 1,000 times."""
+    sizes = [
+        len(json.dumps(fuzz.mutate_json(random.Random(seed), fuzz.INFO))) for seed in range(2000)
+    ]
+    assert 5_000 < max(sizes) < 200_000
