@@ -154,7 +154,7 @@ def test_what_the_system_cannot_start_is_said_in_one_line():
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
             with pytest.raises(EnvError, match="^number 7 cannot be started: Too many open files$"):
-                EnvProcess(make, memory, 0, "number 7", DEADLINE_SECONDS)
+                EnvProcess([make], memory, 0, "number 7", DEADLINE_SECONDS)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
