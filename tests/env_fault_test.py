@@ -35,8 +35,7 @@ def env_pids(session: int) -> list[int]:
     parents = {}
     for pid in processes.members(session):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-            parents[pid] = int(stat.rpartition(")")[2].split()[1])
+            _, parents[pid], _ = processes.state_parent_and_session(pid)
     return sorted(pid for pid, parent in parents.items() if parents.get(parent) == session)
 
 

@@ -27,6 +27,7 @@ from a3c.env_process import (
     _receive_exactly,
 )
 from a3c.stopping import StopFlag, Stopped
+from tests.processes import state_parent_and_session
 
 TOY = "tests.toys:toys/"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -45,20 +46,16 @@ def processes(name, n_envs=1, worker=0, **kwargs):
         envs.close()
 
 
-def state_and_parent(pid):
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
-
-
 def is_running(pid):
     """Whether a process exists and is not a zombie."""
     try:
-        return state_and_parent(pid)[0] != "Z"
+        return state_parent_and_session(pid)[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def parent_of(pid):
-    return int(state_and_parent(pid)[1])
+    return state_parent_and_session(pid)[1]
 
 
 def wait_until(is_so):
@@ -119,7 +116,7 @@ def test_close_ends_even_a_process_that_cannot_listen():
         envs.reset()
         pids = envs.pids
         os.kill(pids[0], signal.SIGSTOP)
-        wait_until(lambda: state_and_parent(pids[0])[0] == "T")
+        wait_until(lambda: state_parent_and_session(pids[0])[0] == "T")
     assert not any(map(is_running, pids))
 
 
@@ -131,7 +128,7 @@ def test_closing_takes_one_moment_however_many_cannot_listen(monkeypatch):
             envs.reset()
             for process in envs._processes:
                 os.kill(process.pid, signal.SIGSTOP)
-                wait_until(lambda pid=process.pid: state_and_parent(pid)[0] == "T")
+                wait_until(lambda pid=process.pid: state_parent_and_session(pid)[0] == "T")
                 join = process._process.join
 
                 def record(timeout=None, join=join):

@@ -94,13 +94,19 @@ def outputs(folder: pathlib.Path) -> dict[str, str]:
     }
 
 
+def state_parent_and_session(pid: int) -> tuple[str, int, int]:
+    """What the system says of a process: its state's letter, its parent's and its session's ids."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[0], int(fields[1]), int(fields[3])
+
+
 def members(session: int) -> list[int]:
     """The processes of a session, zombies aside, whoever their parents are by now."""
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            state, _, _, its_session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-            if int(its_session) == session and state != "Z":
+            state, _, its_session = state_parent_and_session(int(folder.name))
+            if its_session == session and state != "Z":
                 found.append(int(folder.name))
     return sorted(found)
 
