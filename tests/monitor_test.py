@@ -97,6 +97,30 @@ def test_a_successor_carries_on_in_the_file(tmp_path):
     assert len(read(path)[1]) == 2
 
 
+def test_close_closes_the_file_and_the_environment(tmp_path):
+    """Analytic: no descriptor is left, and the environment below hears of it; also where no file was opened."""
+    for path in (tmp_path / "0.0.monitor.csv", None):
+        toy, closed = toys.Numbers(), []
+        toy.close = lambda closed=closed: closed.append(True)
+        env = Monitor(toy, path=path)
+        env.reset()
+        file = env._file
+        env.close()
+        assert closed == [True]
+        assert (file is None) == (path is None)
+        assert file is None or file.closed
+
+
+def test_without_more_said_time_counts_from_the_epoch():
+    """Analytic: a game's seconds are the clock's; the score before any game is 0."""
+    env = Monitor(toys.Numbers(game_lengths=(1,)))
+    assert env.score == 0
+    env.reset()
+    before = time.time()
+    env.step(0)
+    assert before <= env.take_finished()[0].seconds <= time.time()
+
+
 def test_observations_rewards_and_ends_pass_unchanged():
     """Parity: the monitored environment against a bare one."""
     bare, monitored = toys.Numbers(game_lengths=(3,)), Monitor(toys.Numbers(game_lengths=(3,)))

@@ -54,6 +54,34 @@ def stack_numbers(observation, read=toys.read_numbers):
     return [read(observation[..., i]) for i in range(4)]
 
 
+class Recording(toys.Numbers):
+    """Keeps what its resets were given."""
+
+    def reset(self, **given):
+        self.given = given
+        return super().reset(**given)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        *(Max, ExtractPongFeatures, ClipRewards),
+        lambda env: RandomStart(env, itertools.repeat(2)),
+        lambda env: ExtractLuminanceAndScale(Deferring(env)),
+        lambda env: FrameSkip(Deferring(env)),
+        lambda env: FrameStack(FrameSkip(ExtractPongFeatures(env))),
+        lambda env: EndEpisodeOnLifeLoss(env, env.ale),
+    ],
+)
+def test_seed_and_options_of_a_reset_reach_the_emulator(layer):
+    """Analytic: each layer hands both on, as Gymnasium's contract wants it."""
+    toy = Recording()
+    layer(toy).reset(seed=3, options={"mode": 1})
+    assert toy.given == {"seed": 3, "options": {"mode": 1}}
+    SeedGames(toy, iter([7])).reset(seed=3, options={"mode": 2})
+    assert toy.given == {"seed": 7, "options": {"mode": 2}}
+
+
 # SeedGames
 
 

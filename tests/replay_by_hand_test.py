@@ -27,9 +27,10 @@ def test_a_game_is_the_same_by_hand(game: str, name: str) -> None:
     assert (by_hand.n_lives_lost > 0) == (game != "Pong")
 
 
-def test_games_that_end_in_the_no_ops_of_their_start() -> None:
-    """Parity: a toy of which some games end within the first 43 frames; each leaves a row of no decisions."""
-    by_hand = play(TOY + "DiesEarly-v0", 300, reset_at=150)
+@pytest.mark.parametrize("name", ["DiesEarly-v0", "CutOffEarly-v0"])
+def test_games_that_end_in_the_no_ops_of_their_start(name: str) -> None:
+    """Parity: toys of which some games end within the first 43 frames; each leaves a row of no decisions."""
+    by_hand = play(TOY + name, 300, reset_at=150)
     assert by_hand.n_false_starts >= 4
     assert Row(1.0, 0) in by_hand.rows
     assert Row(sum(range(91)), 0) not in by_hand.rows

@@ -358,17 +358,19 @@ BROKEN = (
 
 def _register() -> None:
     here = __name__
+    # Games that end within the no-ops of their start (13 to 43 frames) among others.
+    early: dict[str, Any] = {
+        "game_lengths": (1, 70, 13, 5, 60, 44, 12, 40, 43, 90),
+        "n_lives": 3,
+        "frames_per_life": 20,
+    }
     variants: dict[str, dict[str, Any]] = {
         "Numbers-v0": {},
         "ShortNumbers-v0": {"game_lengths": (90,)},
         "TruncatedNumbers-v0": {"game_lengths": (64,), "truncates": True},
         "NumbersWithLives-v0": {"game_lengths": (90,), "n_lives": 3, "frames_per_life": 30},
-        # Games that end within the no-ops of their start (13 to 43 frames) among others.
-        "DiesEarly-v0": {
-            "game_lengths": (1, 70, 13, 5, 60, 44, 12, 40, 43, 90),
-            "n_lives": 3,
-            "frames_per_life": 20,
-        },
+        "DiesEarly-v0": early,
+        "CutOffEarly-v0": early | {"truncates": True},
     }
     for name, kwargs in variants.items():
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
