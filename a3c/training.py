@@ -354,8 +354,8 @@ class _Watch:
                 case EnvRestart():
                     self._n_env_restarts += 1
                     self._log.say(
-                        "what was played there has no score; a new process takes its place:"
-                        f" {report.why.rstrip()}"
+                        "what was under way there is abandoned, and not counted;"
+                        f" a new process takes its place: {report.why.rstrip()}"
                     )
                 case Measurement():
                     self._last_measurement = report

@@ -19,7 +19,7 @@ from tests import processes
 
 TRAIN = processes.ROOT / "train.py"
 N_PROCESSES = 2 * processes_per_worker(2, 2)
-TOLD = "what was played there has no score; a new process takes its place: "
+TOLD = "what was under way there is abandoned, and not counted; a new process takes its place: "
 
 
 def rows(folder: pathlib.Path) -> list[dict[str, float]]:

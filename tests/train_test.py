@@ -411,8 +411,8 @@ def test_no_environment_process_maps_tensorflow(ended):
     """Analytic: of all processes of a run in training, only the main one does."""
     run, maps = ended["ctrl_c"].run, ended["ctrl_c"].notes["maps"]
     assert [pid for pid in maps if "tensorflow" in maps[pid]] == [run.process.pid]
-    # 4 environments, and the server that they come from.
-    assert len([pid for pid in maps if "ale_py" in maps[pid]]) >= 5
+    # At least a process for each worker's environments, and the server that these come from.
+    assert len([pid for pid in maps if pid != run.process.pid and "ale_py" in maps[pid]]) >= 3
 
 
 def assert_saved(run: Run) -> None:
@@ -481,10 +481,10 @@ def test_a_worker_that_fails_saves_and_gives_1(ended):
         run.err(),
     )
     text = (run.folder / "failure/traceback.txt").read_text()
-    assert text.endswith("\nRuntimeError: the joystick broke\n\n")
+    assert text.endswith("\nRuntimeError: the joystick broke\n")
     assert run.err() in run.log()
     assert run.out().count("\nRuntimeError: the joystick broke\n") == 10
-    assert run.out().count("\na game is abandoned, and not counted; a new process") == 10
+    assert run.out().count("\nwhat was under way there is abandoned, and not counted; a new") == 10
     assert run.rows()[-1]["misc/env_restarts"] == "10"
     assert run.rows()[-1]["rl/episodes"] == "0"
     assert run.info().counters["updates"] == 0

@@ -575,7 +575,7 @@ def test_restarts_are_counted_and_told(watched):
     row = watched.row()
     assert row["misc/env_restarts"] == 3
     assert math.isnan(row["rl/episode_reward_mean_100"])
-    told = "a game is abandoned, and not counted; a new process takes its place: "
+    told = "what was under way there is abandoned, and not counted; a new process takes its place: "
     assert watched.log.said == [
         (f"{told}worker 3, environment 0 died (exit code -9)", False),
         (f"{told}it hangs", False),
