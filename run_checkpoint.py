@@ -17,7 +17,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from a3c.params import BadInput
@@ -125,10 +125,13 @@ def _speed(text: str) -> float:
 
 
 def _check_writable(path: pathlib.Path | None) -> None:
-    """Before an hour of play, not after it."""
+    """Before an hour of play, not after it; an empty file is not left behind."""
     if path is not None:
         try:
+            was_there = path.exists()
             path.open("a").close()
+            if not was_there:
+                path.unlink()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise BadInput(f"cannot write {path}: {reason}") from None
@@ -153,7 +156,7 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
     found = (description.observation_shape, description.n_actions)
     subject = info.subject._replace(observation_shape=found[0], n_actions=found[1])
     checkpoint.check_fits(info, subject)
-    network.compute_in_calling_threads()
+    network.keep_operations_whole()
     policy = evaluation.load_policy(info, arguments.greedy)
 
     n_games = arguments.episodes or (1 if arguments.video else evaluation.N_GAMES)
@@ -169,17 +172,24 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
         n_at_once = min(arguments.n_envs or os.cpu_count() or 1, n_games)
         playing = evaluation.play_many(policy, settings, n_games, n_at_once)
     games: list[Game] = []
+    is_interrupted = False
     try:
-        for game in playing:
-            games.append(game)
-            print(_line(game, description.kind), flush=True)
+        with contextlib.closing(playing):
+            for game in playing:
+                games.append(game)
+                print(_line(game, description.kind), flush=True)
     except screens.Closed:
         print("the window was closed")
+    except KeyboardInterrupt:
+        is_interrupted = True
+        print(f"interrupted: of {_games(n_games)}, those that were over by then")
     games.sort()
     summary = evaluation.summarise(info.subject.env_id, games)
     _print_summary(summary)
     if arguments.video is not None:
         print(f"filmed in {arguments.video}")
+    if is_interrupted:
+        return 130  # short games are over sooner: their figures are for the eye, not for a file
     if arguments.json is not None:
         _write_json(arguments, info, games, summary)
     return 0
@@ -238,7 +248,7 @@ def _play_on_screen(
     settings: "EnvSettings",
     description: "EnvDescription",
     n_games: int,
-) -> "Iterator[Game]":
+) -> "Generator[Game, None, None]":
     """One game after the other, in this process, each frame in a window or film."""
     from a3c import evaluation, screens, views
 

@@ -17,7 +17,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -231,7 +231,7 @@ def play(
 
 def play_many(
     policy: Policy, settings: EnvSettings, n_games: int, n_at_once: int
-) -> Iterator[Game]:
+) -> Generator[Game, None, None]:
     """Play games 0 to n_games - 1, some at once, each in a thread; yields each as it ends."""
     stop = StopFlag()
     with concurrent.futures.ThreadPoolExecutor(n_at_once) as players:

@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import cv2
@@ -24,7 +25,7 @@ def no_display(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.setenv(name, "")  # so that it is put back, whatever happens to it meanwhile
         monkeypatch.delenv(name)
-    monkeypatch.setattr(network, "compute_in_calling_threads", lambda: None)
+    monkeypatch.setattr(network, "keep_operations_whole", lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,27 @@ def test_any_name_of_a_checkpoint_will_do(made, capsys):
     assert "1 game, the likeliest actions, seed 0\n" in outs[0]
     assert "sd" not in outs[0]
     assert outs[1:] == outs[:1] * 2
+
+
+def test_what_was_over_when_it_is_interrupted_is_summed_up(made, tmp_path, monkeypatch, capsys):
+    """Golden: and 130; but no file, for short games are over sooner than long ones."""
+    path, play_many = tmp_path / "scores.json", evaluation.play_many
+
+    def press_ctrl_c(*arguments: object) -> Iterator[evaluation.Game]:
+        games = play_many(*arguments)
+        yield from (next(games), next(games))
+        games.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluation, "play_many", press_ctrl_c)
+    arguments = ["--episodes", "9", "--n_envs", "1", "--json", str(path)]
+    assert run_checkpoint.main([str(made / "cartpole"), *arguments]) == 130
+    *_, first, second, told, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("game   0: ")
+    assert second.startswith("game   1: ")
+    assert told == "interrupted: of 9 games, those that were over by then"
+    assert last.startswith("2 games: mean ")
+    assert not path.exists()
 
 
 @pytest.mark.weekly
