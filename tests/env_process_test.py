@@ -27,7 +27,7 @@ from a3c.env_process import (
     _receive_exactly,
 )
 from a3c.stopping import StopFlag, Stopped
-from tests.processes import state_parent_and_session
+from tests.processes import state_parent_and_session, wait_until
 
 TOY = "tests.toys:toys/"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -56,13 +56,6 @@ def is_running(pid):
 
 def parent_of(pid):
     return state_parent_and_session(pid)[1]
-
-
-def wait_until(is_so):
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def wait_for_end(pids):

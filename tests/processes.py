@@ -63,7 +63,9 @@ def start(
 
 
 def wait_until(
-    condition: Callable[[], object], what: str, seconds: float = DEADLINE_SECONDS
+    condition: Callable[[], object],
+    what: str = "what should come",
+    seconds: float = DEADLINE_SECONDS,
 ) -> None:
     """Wait for it, and fail where it does not come."""
     deadline = time.monotonic() + seconds

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from a3c.shared import Counters, Counts, Gate, SharedState
+from tests.processes import wait_until
 
 TIMEOUT_SECONDS = 120  # of a test that would otherwise hang; none comes near it
 
@@ -44,13 +45,6 @@ def run_threads(functions: list[Callable[[], object]]) -> None:
         assert not thread.is_alive()
     if errors:
         raise errors[0]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_many_may_be_inside_the_gate_at_once() -> None:

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import threading
-import time
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import Stopped, StopSignals
 from a3c.worker import EnvRestart, Failure, Game, Measurement, Report
 from tests.fakes import NumberedEnvs
+from tests.processes import wait_until
 
 SUBJECT = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
 DEADLINE_SECONDS = 120.0
@@ -63,7 +63,7 @@ class _EveryThird(collections.abc.Collection):
 @pytest.fixture(autouse=True)
 def whole(monkeypatch):
     """Threads of TensorFlow's cannot be configured in a process that has used it already."""
-    monkeypatch.setattr(network, "compute_in_calling_threads", lambda: None)
+    monkeypatch.setattr(network, "keep_operations_whole", lambda: None)
 
 
 @pytest.fixture
@@ -120,13 +120,6 @@ def train(
 
 def worker_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("worker-")]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):
