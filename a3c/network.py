@@ -41,11 +41,12 @@ class Predictions(NamedTuple):
     activations: dict[str, tf.Tensor]  # each hidden layer's output, for the histograms
 
 
-def compute_in_calling_threads() -> None:
-    """Every operation runs in the thread that called for it; to be said before the first one.
+def keep_operations_whole() -> None:
+    """No operation is split over threads; to be said before the first one.
 
-    With pools of TensorFlow's own, each call hops from its thread to a pool's and back, and the
-    calls of many threads queue for a pool as small as the machine.
+    Many workers share the cores already, and with pools of TensorFlow's own, calls hop from their
+    thread to a pool's and back. (Compiled calls run in the thread that made them. Gradients, which
+    are not compiled, go to one pool of as many threads as cores, whatever is said here.)
     """
     tf.config.threading.set_inter_op_parallelism_threads(-1)
     tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -57,7 +57,7 @@ def train(
 
     `standing` is there if the run is resumed in its own folder.
     """
-    network.compute_in_calling_threads()
+    network.keep_operations_whole()
     _keep_freed_memory()
     counts = Counts(**restore_from.counters) if restore_from else Counts()
     is_resumed = standing is not None
