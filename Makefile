@@ -29,7 +29,7 @@ python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
 	Name another: make PYTHON=python$(firstword $(1))))
 
-.PHONY: help train test check test-slow soak mutants pins bench bench-long bench-scaling profile format images audit lock clean
+.PHONY: help train test check test-slow soak mutants pins bench bench-long bench-scaling profile format images results audit lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -77,6 +77,9 @@ format: $(DEV_READY) ## rewrite the sources in the project's format
 images: $(RUNTIME_READY) ## the README's pictures, from an agent's run folder: make images RUN=runs/<run>
 	@test -n "$(RUN)" || { echo "name a run folder of an Atari agent that plays: make images RUN=runs/..." >&2; exit 2; }
 	$(VENV_PYTHON) images/make_images.py "$(RUN)"
+
+results: $(RUNTIME_READY) ## the tables and curves of trained agents, from the folders in results/
+	$(VENV_PYTHON) -m results.report
 
 # Strict: a package that the database does not know, or a database that cannot be asked, is no pass.
 audit: $(PIPENV_READY) $(AUDIT_READY) ## ask the database of known vulnerabilities about every locked package

@@ -140,19 +140,7 @@ class Checkpointer:
         # would for a moment not be those that the JSON is of.
         if counts.steps != self._n_steps_saved:
             self._checkpoint.write(str(prefix))
-        content: dict[str, Any] = {
-            "format_version": FORMAT_VERSION,
-            **self._subject._asdict(),
-            "params": dict(self._params),
-            "counters": counts._asdict(),
-            "contains": list(self._copies),
-            "position": read and read.to_json(),
-            "files": {path.name: _file_checksum(path) for path in _tensor_files(prefix)},
-        }
-        content["checksum"] = _checksum(content)
-        _write_atomically(
-            prefix.with_name(prefix.name + ".json"), json.dumps(content, indent=1) + "\n"
-        )
+        _write_json(prefix, self._subject, self._params, counts._asdict(), list(self._copies), read)
         self._n_steps_saved = counts.steps
 
     def _remove_old(self) -> None:
@@ -160,6 +148,37 @@ class Checkpointer:
         if self._n_kept is not None:
             for _, path in sorted(_numbered(self._folder))[: -self._n_kept]:
                 _delete_one(path)
+
+
+def save_weights(info: Info, weights: "Mapping[str, tf.Variable]", folder: pathlib.Path) -> None:
+    """Write a checkpoint of a run once more without its statistics: all that playing needs."""
+    import tensorflow as tf
+
+    prefix = folder / info.prefix.name
+    tf.train.Checkpoint(weights=dict(weights)).write(str(prefix))
+    _write_json(prefix, info.subject, info.params, info.counters, ["weights"], None)
+
+
+def _write_json(
+    prefix: pathlib.Path,
+    subject: Subject,
+    params: Mapping[str, Any],
+    counters: Mapping[str, int],
+    contains: list[str],
+    read: Position | None,
+) -> None:
+    """What makes tensor files that are there a checkpoint."""
+    content: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        **subject._asdict(),
+        "params": dict(params),
+        "counters": dict(counters),
+        "contains": contains,
+        "position": read and read.to_json(),
+        "files": {path.name: _file_checksum(path) for path in _tensor_files(prefix)},
+    }
+    content["checksum"] = _checksum(content)
+    _write_atomically(prefix.with_name(prefix.name + ".json"), json.dumps(content, indent=1) + "\n")
 
 
 def newest_whole(folder: pathlib.Path) -> tuple[Info, list[str]]:

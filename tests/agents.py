@@ -3,7 +3,6 @@
 import pathlib
 
 import numpy as np
-import tensorflow as tf
 
 from a3c import checkpoint, network
 from a3c.checkpoint import Checkpointer, Subject
@@ -30,8 +29,8 @@ def save(
         max_grad_norm=1.0,
         counters=Counters(1000, Counts(70, 14, 3, 71)),
     )
-    checkpointer = Checkpointer(folder, shared, subject, {}, 1)
-    if weights_only:
-        del checkpointer._copies["mean_squares"]
-        checkpointer._checkpoint = tf.train.Checkpoint(**checkpointer._copies)
-    return checkpoint.read_info(checkpointer.save())
+    info = checkpoint.read_info(Checkpointer(folder, shared, subject, {}, 1).save())
+    if not weights_only:
+        return info
+    checkpoint.save_weights(info, shared.weights, folder / "weights")
+    return checkpoint.read_info(folder / "weights" / info.prefix.name)

@@ -343,11 +343,14 @@ def test_a_mismatch_names_both_values(made):
         assert str(error.value) == f"{made} was made with {words}"
 
 
-def test_of_a_file_with_weights_only_the_weights_come_back(copy):
+def test_of_a_file_with_weights_only_the_weights_come_back(made, tmp_path):
     """Golden: the statistics stay where the run's settings start them."""
-    edit_json(copy, contains=["weights"])
-    info = checkpoint.read_info(copy)
-    assert not info.has_statistics
+    whole = checkpoint.read_info(made)
+    checkpoint.save_weights(whole, make_shared().weights, tmp_path)
+    info = checkpoint.read_info(checkpoint.find(tmp_path))
+    assert info == whole._replace(prefix=info.prefix, has_statistics=False, position=None)
+    of_both = [prefix.with_name(f"{prefix.name}.index") for prefix in (made, info.prefix)]
+    assert [b"mean_squares" in index.read_bytes() for index in of_both] == [True, False]
     restored = make_shared(seed=2)
     mean_squares = arrays(restored.mean_squares)
     checkpoint.restore(info, restored)

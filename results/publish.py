@@ -1,0 +1,148 @@
+"""Publish a run: `.venv/bin/python -m results.publish runs/pong results/pong-fast-s0 --alone`.
+
+What it takes to judge a run and to play its agent, small enough to be committed:
+
+    run.json        revision, steps, games, hours where the machine was its own, processor's hours
+    command.txt     args.json, versions.txt: as the run folder has them
+    progress.csv.gz and monitor/*.monitor.csv.gz: every row, every game
+    checkpoints/    the last weights, without RMSProp's statistics
+    evaluation.json run_checkpoint.py's games with these weights, of another seed than training's
+
+Refused, for a figure must lead back to what made it: a run that is under way, one of uncommitted
+code (but for a patch of results/ablations/ that is named), hours of a run that was interrupted.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import plot_runs
+from a3c import checkpoint, run_dir
+from a3c.params import BadInput
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RUN = "run.json"
+EVALUATION = "evaluation.json"
+EVALUATION_SEED = 1000
+N_GAMES = 30
+
+
+def publish(options: argparse.Namespace) -> None:
+    """Copy, squeeze, measure; nothing is left where something is refused."""
+    run: pathlib.Path = options.run
+    into: pathlib.Path = options.into
+    facts = facts_of(run, options)
+    if into.exists():
+        raise BadInput(f"{into} is there already")
+    try:
+        into.mkdir(parents=True)
+        for name in ("command.txt", run_dir.ARGS, "versions.txt"):
+            shutil.copyfile(run / name, into / name)
+        squeeze(run / "progress.csv", into)
+        (into / run_dir.MONITOR).mkdir()
+        for path in sorted((run / run_dir.MONITOR).iterdir()):
+            squeeze(path, into / run_dir.MONITOR)
+        if not options.no_agent:
+            save_agent(run, into / run_dir.CHECKPOINTS)
+            evaluate(into)
+        (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    except BaseException:
+        shutil.rmtree(into, ignore_errors=True)
+        raise
+
+
+def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What run.json says; BadInput where the run cannot be published so."""
+    run_dir.lock(run).close()  # refused while it is under way
+    args = run_dir.read_args(run)
+    if pathlib.Path(args.params.log_dir or "").is_absolute():
+        raise BadInput(f"{run} was given an absolute --log_dir, which stands in its files")
+    if options.alone and args.resumed:
+        raise BadInput(f"{run} was resumed: its hours have pauses in them, so they are not told")
+    info, problems = checkpoint.newest_whole(run / run_dir.CHECKPOINTS)
+    if problems:
+        raise BadInput(problems[0])
+    loaded = plot_runs.load(run, None)
+    if loaded is None:
+        raise BadInput(f"{run} has no games")
+    return {
+        "revision": revision_of(run / "git.txt", options.patch),
+        "patch": options.patch and options.patch.name,
+        "env_id": args.params.env_id,
+        "sticky_actions": loaded.sticky_actions,
+        "seed": args.params.seed,
+        "steps": info.counters["steps"],
+        "games": info.counters["games"],
+        "resumed": len(args.resumed),
+        "hours": round(float(loaded.games.seconds[-1]) / 3600, 3) if options.alone else None,
+        "cpu_hours": options.cpu_hours,
+    }
+
+
+def revision_of(path: pathlib.Path, patch: pathlib.Path | None) -> str:
+    """The revision that ran, as the run folder's git.txt has it."""
+    text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("revision: "):
+        raise BadInput(f"{path} names no revision")
+    changes = (
+        text.partition("uncommitted difference:")[2].partition("\nuntracked files:")[0].strip()
+    )
+    if patch is None and changes != "none":
+        raise BadInput(f"{path} has uncommitted changes, and no --patch says which")
+    if patch is not None and changes != patch.read_text(encoding="utf-8").strip():
+        raise BadInput(f"{path} has other changes than {patch}")
+    return lines[0].removeprefix("revision: ")
+
+
+def squeeze(path: pathlib.Path, folder: pathlib.Path) -> None:
+    """A zipped copy; the same content gives the same bytes."""
+    (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+
+
+def save_agent(run: pathlib.Path, folder: pathlib.Path) -> None:
+    """The weights of the run's last checkpoint."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from a3c import evaluation
+
+    info, _ = checkpoint.newest_whole(run / run_dir.CHECKPOINTS)
+    folder.mkdir()
+    checkpoint.save_weights(info, evaluation.load_policy(info).weights, folder)
+
+
+def evaluate(folder: pathlib.Path) -> None:
+    """As anybody would do it."""
+    command = [sys.executable, ROOT / "run_checkpoint.py", folder, "--no_render"]
+    command += ["--seed", EVALUATION_SEED, "--episodes", N_GAMES, "--json", folder / EVALUATION]
+    subprocess.run([*map(str, command)], check=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(description="Publish a run.", allow_abbrev=False)
+    add = parser.add_argument
+    add("run", type=pathlib.Path, help="its run folder")
+    add("into", type=pathlib.Path, help="a new folder under results/")
+    add("--alone", action="store_true", help="it had the machine to itself: its hours count")
+    add("--cpu_hours", type=float, help="of all its processes, as the system counted them")
+    add("--patch", type=pathlib.Path, help="what its code differed by: results/ablations/….patch")
+    add("--no_agent", action="store_true", help="curves only: a run of a study")
+    try:
+        publish(parser.parse_args(argv))
+    except (BadInput, checkpoint.UnusableCheckpoint, OSError) as error:
+        print(f"publish: error: {error}", file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

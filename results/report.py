@@ -1,0 +1,292 @@
+"""Every figure and table of the README that is about training, from the folders here: `make results`.
+
+A table stands between two markers in README.md, and tests/results_test.py compares it with what
+this file says now. A score of training is the mean of the last 100 games, whole and unclipped.
+"""
+
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import plot_runs
+from benchmarks import documents
+from results import publish
+
+HERE = pathlib.Path(__file__).resolve().parent
+README = HERE.parent / "README.md"
+IMAGES = HERE.parent / "images"
+
+N_LAST = 100
+PONG_GOAL = 18.0
+STUDY_GOAL = -10.0
+
+GAMES = ("BeamRider", "Breakout", "Pong", "Qbert", "SpaceInvaders")
+OURS = ("beamrider-s0", "breakout-s0", "pong-fast-s0", "qbert-s0", "spaceinvaders-s0")
+TITLES = ("Beam Rider", "Breakout", "Pong", "Q*bert", "Space Invaders")
+TRAINING = "training: mean of the last 100 games"
+# Who, what it took, what the score is of, and the scores in the order of GAMES.
+# fmt: off
+OTHERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("Baselines A2C, as quoted by Vel", "10M steps, 16 environments", TRAINING,
+     ("2469", "290", "18.7", "4461", "727")),
+    ("Vel A2C", "10M steps", TRAINING, ("4091", "430", "19.5", "12000", "1000")),
+    ("Stable-Baselines3 A2C (its zoo)", "10M steps, one run", TRAINING,
+     ("2890", "280", "17.3", "3882", "627")),
+    ("OCD A3C, read off its plot", "15 h with 16 workers on 16 cores", "training, 3 seeds",
+     ("~5400", "~435", "~20", ">12000", "~810")),
+    ("the paper's A3C, read off Figure 4", "15 h with 16 threads", "training, the best of 50 learning rates",
+     ("~14600", "~480", "~20.5", "~11100", "~1430")),
+    ("PFRL A3C", "50–80M steps, 3 seeds", "the best evaluation on the way, no-op starts",
+     ("8882.6", "581.0", "20.9", "20721.9", "1043.5")),
+    ("random play", "", "no-op starts", ("363.9", "1.7", "−20.7", "163.9", "148.0")),
+    ("a person", "", "no-op starts", ("16926.5", "30.5", "14.6", "13455.0", "1668.7")),
+)
+# fmt: on
+
+
+class Published(NamedTuple):
+    """One run of results/."""
+
+    folder: pathlib.Path
+    facts: dict[str, Any]  # of run.json
+    run: plot_runs.Run
+    evaluation: dict[str, Any] | None  # of evaluation.json
+
+    @property
+    def name(self) -> str:
+        return str(self.folder.relative_to(HERE.parent))
+
+
+class Moment(NamedTuple):
+    """When the mean of 100 games first was so high."""
+
+    steps: float
+    hours: float
+
+
+def read(folder: pathlib.Path) -> Published:
+    """A published run."""
+    facts = json.loads((folder / publish.RUN).read_text(encoding="utf-8"))
+    path = folder / publish.EVALUATION
+    evaluation = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    run = plot_runs.load(folder, None)
+    assert run is not None, folder
+    return Published(folder, facts, run, evaluation)
+
+
+def read_all(here: pathlib.Path = HERE) -> list[Published]:
+    """All of them, by name."""
+    return [read(path.parent) for path in sorted(here.rglob(publish.RUN))]
+
+
+def training_score(published: Published) -> float:
+    """The mean of the last 100 games."""
+    return float(published.run.games.scores[-N_LAST:].mean())
+
+
+def reached(published: Published, score: float) -> Moment | None:
+    """When the mean of 100 games first was at least this."""
+    curve = plot_runs.smooth(published.run, "steps", N_LAST)
+    high = (curve.y >= score).nonzero()[0]
+    if not len(high):
+        return None
+    hours = plot_runs.smooth(published.run, "hours", N_LAST).x
+    return Moment(float(curve.x[high[0]]), float(hours[high[0]]))
+
+
+def number(value: float) -> str:
+    """A score, as exact as it makes sense."""
+    text = f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
+    return text.replace("-", "−")
+
+
+def millions(steps: float) -> str:
+    return f"{steps / 1e6:.2f}M"
+
+
+def row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join([row(head), "|" + "---|" * len(head), *map(row, rows)])
+
+
+def hours_of(published: Published) -> str:
+    """Hours where the machine was the run's own, else the processor's."""
+    if (hours := published.facts["hours"]) is not None:
+        return f"{hours:.2f} h"
+    return f"{published.facts['cpu_hours']:.1f} CPU hours"
+
+
+def evaluated(published: Published) -> str:
+    """Mean and standard deviation of the evaluation's games."""
+    if published.evaluation is None:
+        return ""
+    summary = published.evaluation["summary"]
+    return f"{number(summary['mean'])} ± {number(summary['sd'])}"
+
+
+def scores_table(runs: Sequence[Published]) -> str:
+    """Ours beside others', each with its budget and with what the score is of."""
+    by_name = {published.folder.name: published for published in runs}
+    ours = [by_name.get(name) for name in OURS]
+    budgets = {f"{published.facts['steps'] / 1e6:g}M" for published in ours if published}
+    budget = f"{' or '.join(sorted(budgets))} steps"
+    protocol = f"evaluation: {publish.N_GAMES} games, no-op starts; ± sd"
+    trained = [number(training_score(published)) if published else "" for published in ours]
+    played = [evaluated(published) if published else "" for published in ours]
+    rows = [
+        ["**ours**", budget, TRAINING, *trained],
+        ["**ours**", "the same", protocol, *played],
+        *([who, what, of, *scores] for who, what, of, scores in OTHERS),
+    ]
+    return table(["", "budget", "score", *TITLES], rows)
+
+
+def pong_table(runs: Sequence[Published]) -> str:
+    """The fast setting's seeds, and what it takes them to get there."""
+    rows = []
+    for published in named(runs, "pong-fast-s"):
+        moment = reached(published, PONG_GOAL)
+        rows.append(
+            [
+                f"`{published.name}`",
+                "not"
+                if moment is None
+                else f"{moment.hours:.2f} h, {millions(moment.steps)} steps",
+                f"{millions(published.facts['steps'])} steps, {hours_of(published)}",
+                number(training_score(published)),
+                evaluated(published),
+            ]
+        )
+    head = ["", f"mean of 100 games ≥ {PONG_GOAL:g} after", "ended after"]
+    return table([*head, "mean of the last 100 games", "evaluation, 30 games"], rows)
+
+
+def named(runs: Sequence[Published], beginning: str | tuple[str, ...]) -> list[Published]:
+    """Those whose names below results/ begin so."""
+    return [r for r in runs if r.name.removeprefix("results/").startswith(beginning)]
+
+
+def presets_table(runs: Sequence[Published]) -> str:
+    """Both presets as they are, with 16 workers."""
+    rows = [
+        [
+            f"`{published.name}`",
+            f"{millions(published.facts['steps'])} steps, {hours_of(published)}",
+            number(training_score(published)),
+            evaluated(published),
+        ]
+        for preset in ("ocd", "paper")
+        for published in named(runs, f"pong-{preset}-")
+    ]
+    return table(["", "trained for", "mean of the last 100 games", "evaluation, 30 games"], rows)
+
+
+def groups(runs: Sequence[Published], beginning: str) -> Iterator[tuple[str, list[Published]]]:
+    """Runs that differ in their seeds alone, by the setting's name."""
+    found: dict[str, list[Published]] = {}
+    for published in named(runs, beginning):
+        found.setdefault(plot_runs.group_name(published.folder), []).append(published)
+    yield from found.items()
+
+
+def study_table(runs: Sequence[Published], beginning: str) -> str:
+    """Settings beside each other: how soon they come to a score, and how far."""
+    rows = []
+    for name, seeds in groups(runs, beginning):
+        moments = [reached(published, STUDY_GOAL) for published in seeds]
+        rows.append(
+            [
+                name,
+                str(len(seeds)),
+                ", ".join("not" if m is None else millions(m.steps) for m in moments),
+                ", ".join(millions(published.facts["steps"]) for published in seeds),
+                ", ".join(number(training_score(published)) for published in seeds),
+                ", ".join(hours_of(published) for published in seeds),
+            ]
+        )
+    head = ["", "seeds", f"steps to {number(STUDY_GOAL)}", "steps in all"]
+    return table([*head, "mean of the last 100 games", "time"], rows)
+
+
+def index_table(runs: Sequence[Published]) -> str:
+    """Every run with what made it."""
+    rows = []
+    for published in runs:
+        facts = published.facts
+        command = (published.folder / "command.txt").read_text(encoding="utf-8").strip()
+        patch = f", with `{facts['patch']}`" if facts["patch"] else ""
+        sticky = "sticky actions" if facts["sticky_actions"] else "no sticky actions"
+        rows.append(
+            [
+                f"`{published.folder.relative_to(HERE)}`",
+                f"{facts['env_id']}, {sticky}",
+                f"`{command}`",
+                facts["revision"][:7] + patch,
+                f"{facts['steps']:,}",
+                hours_of(published),
+            ]
+        )
+    return table(["", "environment", "command", "revision", "agent steps", "time"], rows)
+
+
+TABLES = {
+    "scores": scores_table,
+    "pong": pong_table,
+    "presets": presets_table,
+    "workers": lambda runs: study_table(runs, "workers/"),
+    "ablations": lambda runs: study_table(runs, "ablations/"),
+}
+
+
+def texts(runs: Sequence[Published]) -> dict[tuple[pathlib.Path, str], str]:
+    """Each table that a document has a place for, by the document and the place's name."""
+    document = README.read_text(encoding="utf-8")
+    found = {
+        (README, f"make results, {name}"): make(runs)
+        for name, make in TABLES.items()
+        if f"<!-- make results, {name}:" in document
+    }
+    return {**found, (HERE / "README.md", "make results, all"): index_table(runs)}
+
+
+# Each picture's runs, by the beginning of their names, and how plot_runs.py draws them.
+PICTURES: dict[str, tuple[str | tuple[str, ...], list[str]]] = {
+    "pong.png": ("pong-fast-", ["--x", "hours", "--references"]),
+    "presets.png": (("pong-ocd-", "pong-paper-"), ["--references", "--figures"]),
+    "workers.png": ("workers/", []),
+    "workers-hours.png": ("workers/", ["--x", "hours"]),
+    "ablations.png": ("ablations/", ["--curves", "100"]),
+    **{
+        f"{game.lower()}.png": (f"{game.lower()}-", ["--references"])
+        for game in GAMES
+        if game != "Pong"
+    },
+}
+
+
+def draw(name: str, paths: Sequence[pathlib.Path], flags: Sequence[str]) -> None:
+    """One picture, as anybody would draw it."""
+    command = [*map(str, paths), "--out", str(IMAGES / name), *flags]
+    plot_runs.plot(plot_runs.parse(command))
+
+
+def main() -> int:
+    """Write all tables, draw all pictures."""
+    runs = read_all()
+    for (path, name), text in texts(runs).items():
+        documents.replace_between(path, name, text)
+        print(f"{path.relative_to(HERE.parent)}: {name}")
+    for name, (beginning, flags) in PICTURES.items():
+        if found := named(runs, beginning):
+            draw(name, [published.folder for published in found], flags)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

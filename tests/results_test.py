@@ -1,0 +1,205 @@
+"""Published runs: what is kept of a run, what is said of it, and that the documents say the same."""
+
+import gzip
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+import plot_runs
+from a3c import checkpoint, params, run_dir
+from benchmarks import documents
+from results import publish, report
+from tests import agents
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RUNS = report.read_all()
+
+
+# The documents
+
+
+@pytest.mark.parametrize(("path", "name"), report.texts(RUNS), ids=lambda x: str(x)[-20:])
+def test_the_documents_say_what_the_results_say(path, name):
+    """Golden: each table is what `make results` would write now."""
+    assert documents.text_between(path, name) == report.texts(RUNS)[path, name]
+
+
+def test_every_place_for_a_table_is_filled():
+    """Analytic: a marker in the README that no table belongs to would be out of date unseen."""
+    places = re.findall(r"<!-- make results, (\w+):", report.README.read_text(encoding="utf-8"))
+    assert set(places) <= set(report.TABLES)
+
+
+def test_what_is_published_is_small_and_names_no_place_of_ours():
+    """Analytic: results/ within 60 MB, an agent within 7 MB, no paths of the machine it ran on."""
+    files = [path for path in report.HERE.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 60e6
+    for path in files:
+        if path.name.endswith(".data-00000-of-00001"):
+            assert path.stat().st_size <= 7e6
+        elif path.suffix in {".json", ".txt", ".gz"}:
+            data = path.read_bytes()
+            text = gzip.decompress(data) if path.suffix == ".gz" else data
+            assert not re.search(rb"/(root|home|Users|tmp)/", text), path
+
+
+@pytest.mark.parametrize("published", RUNS, ids=lambda published: published.name)
+def test_what_a_run_says_of_itself_is_true(published):
+    """Analytic: its settings, its last row, its agent and its evaluation agree with run.json."""
+    facts, folder = published.facts, published.folder
+    settings, _ = plot_runs.read_settings(folder)
+    assert (settings["env_id"], settings["seed"]) == (facts["env_id"], facts["seed"])
+    last_row = gzip.decompress((folder / "progress.csv.gz").read_bytes()).split()[-1]
+    assert int(last_row.split(b",")[0]) == facts["steps"]
+    # One rollout of each environment was not counted.
+    n_envs = settings["n_workers"] * settings["envs_per_worker"]
+    assert 0 <= len(published.run.games.scores) - facts["games"] <= n_envs
+    if published.evaluation is not None:
+        info = checkpoint.read_info(checkpoint.find(folder))
+        assert (info.subject.env_id, info.counters["steps"]) == (facts["env_id"], facts["steps"])
+        assert published.evaluation["steps"] == facts["steps"]
+        assert published.evaluation["seed"] != facts["seed"]
+
+
+# Publishing
+
+COMMAND = ["--log_dir", "runs/pole-s3", "--n_steps", "70", "--seed", "3", "CartPole-v1"]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """The folder of a CartPole run that ended at its step 70."""
+    monkeypatch.chdir(tmp_path)
+    folder = run_dir.create(params.parse(COMMAND), COMMAND)
+    agents.save(folder / run_dir.CHECKPOINTS)
+    rows = "".join(f"{score}.0,{score},{score / 10}\n" for score in (20, 21, 26))
+    monitor = '#{"t_start": 5.0, "env_id": "CartPole-v1"}\nr,l,t\n' + rows
+    (folder / "monitor/0.0.monitor.csv").write_text(monitor)
+    (folder / "progress.csv").write_text("misc/steps,misc/lr\n70,0.1\n")
+    set_code(folder)
+    return folder
+
+
+def set_code(folder: pathlib.Path, difference: str = "uncommitted difference: none") -> None:
+    text = f"revision: {'ab' * 20}\nroot: /home/somebody\n{difference}\nuntracked files: none\n"
+    (folder / "git.txt").write_text(text)
+
+
+def test_a_run_is_published(run, monkeypatch, capsys):
+    """Golden: curves, settings, weights and games of a fresh seed; no statistics, no paths."""
+    monkeypatch.setattr(publish, "N_GAMES", 2)
+    assert publish.main([str(run), "results/pole-s3", "--alone", "--cpu_hours", "0.5"]) == 0
+    into = pathlib.Path("results/pole-s3")
+    assert json.loads((into / "run.json").read_text()) == {
+        "revision": "ab" * 20,
+        "patch": None,
+        "env_id": "CartPole-v1",
+        "sticky_actions": None,
+        "seed": 3,
+        "steps": 70,
+        "games": 3,
+        "resumed": 0,
+        "hours": 0.001,
+        "cpu_hours": 0.5,
+    }
+    for name in ("progress.csv", "monitor/0.0.monitor.csv"):
+        assert gzip.decompress((into / f"{name}.gz").read_bytes()) == (run / name).read_bytes()
+    for name in ("command.txt", "args.json", "versions.txt"):
+        assert (into / name).read_bytes() == (run / name).read_bytes()
+    info = checkpoint.read_info(checkpoint.find(into))
+    assert not info.has_statistics
+    evaluation = json.loads((into / "evaluation.json").read_text())
+    assert (evaluation["seed"], len(evaluation["games"])) == (publish.EVALUATION_SEED, 2)
+    assert not (into / "git.txt").exists()
+    assert publish.main([str(run), "results/pole-s3"]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_curves_alone(run):
+    """Golden: a run of a study needs no agent; the same content gives the same bytes."""
+    for name in ("a", "b"):
+        assert publish.main([str(run), f"results/{name}", "--no_agent", "--cpu_hours", "1"]) == 0
+    a, b = (
+        {p.relative_to(f"results/{name}"): p.read_bytes() for p in files}
+        for name in ("a", "b")
+        if (files := [p for p in pathlib.Path(f"results/{name}").rglob("*") if p.is_file()])
+    )
+    assert a == b
+    assert not [path for path in a if path.parts[0] == "checkpoints"]
+
+
+def test_what_leads_nowhere_is_refused(run, capsys):
+    """Golden: one line, and no folder: code that nobody has, hours with pauses in them, a run under way."""
+
+    def refusal(*flags: str) -> str:
+        assert publish.main([str(run), "results/x", "--no_agent", *flags]) == 2
+        assert not pathlib.Path("results/x").exists()
+        return capsys.readouterr().err
+
+    set_code(run, "uncommitted difference:\n-a\n+b\n")
+    assert "has uncommitted changes, and no --patch says which" in refusal()
+    patch = pathlib.Path("other.patch")
+    patch.write_text("-a\n+c\n")
+    assert "has other changes than other.patch" in refusal("--patch", str(patch))
+    set_code(run)
+    assert "has other changes than other.patch" in refusal("--patch", str(patch))
+    with run_dir.lock(run):
+        assert "is in use" in refusal()
+    args = json.loads((run / "args.json").read_text())
+    (run / "args.json").write_text(json.dumps(args | {"resumed": [{"from": 70}]}))
+    assert "its hours have pauses in them" in refusal("--alone")
+    (run / "args.json").unlink()
+    assert "cannot read" in refusal()
+
+
+def test_a_named_patch_is_what_the_code_differed_by(run):
+    """Golden: an ablation that no flag makes is a patch, and the run says so."""
+    set_code(run, "uncommitted difference:\n-a\n+b\n")
+    pathlib.Path("outside.patch").write_text("-a\n+b\n")
+    assert publish.main([str(run), "results/x", "--no_agent", "--patch", "outside.patch"]) == 0
+    assert json.loads(pathlib.Path("results/x/run.json").read_text())["patch"] == "outside.patch"
+
+
+# What is said
+
+
+def published_of(name: str, scores: list[float], **facts: object) -> report.Published:
+    """A run whose games took 1,000 steps and 36 s each, of one environment."""
+    n = len(scores)
+    games = plot_runs.Games(
+        np.array(scores), 1000.0 * np.arange(1, n + 1), 36.0 * np.arange(1, n + 1)
+    )
+    run = plot_runs.Run(pathlib.Path(name), "PongNoFrameskip-v4", games, 1.0, 4, 0, 0.0, {})
+    said = {"steps": 1000 * n, "hours": n / 100, "cpu_hours": 2.0} | facts
+    evaluation = {"summary": {"mean": 19.26, "sd": 1.5, "n_games": 30}}
+    return report.Published(ROOT / "results" / name, said, run, evaluation)
+
+
+def test_when_a_score_was_reached():
+    """Analytic: at the end of the first 100 games whose mean is so high."""
+    published = published_of("pong-fast-s0", [0.0] * 100 + [20.0] * 120)
+    assert report.training_score(published) == 20
+    assert report.reached(published, 18.0) == report.Moment(190_000, 1.9)
+    assert report.reached(published, 20.5) is None
+
+
+def test_tables_of_runs():
+    """Golden: hours only of a run that was alone."""
+    runs = [
+        published_of("pong-fast-s0", [0.0] * 100 + [20.0] * 120),
+        published_of("pong-fast-s1", [-3.0] * 120, hours=None),
+    ]
+    assert report.pong_table(runs).splitlines()[2:] == [
+        "| `results/pong-fast-s0` | 1.90 h, 0.19M steps | 0.22M steps, 2.20 h | 20.0 | 19.3 ± 1.5 |",
+        "| `results/pong-fast-s1` | not | 0.12M steps, 2.0 CPU hours | −3.0 | 19.3 ± 1.5 |",
+    ]
+    runs = [published_of(f"workers/4x1-s{i}", [-12.0 + 4 * i] * 150) for i in (0, 1)]
+    assert report.study_table(runs, "workers/").splitlines()[2:] == [
+        "| 4x1 | 2 | not, 0.10M | 0.15M, 0.15M | −12.0, −8.0 | 1.50 h, 1.50 h |"
+    ]
+    lines = report.scores_table([published_of("pong-fast-s0", [-3.0] * 120)])
+    score = "training: mean of the last 100 games |  |  | −3.0 |"
+    assert lines.splitlines()[2].startswith(f"| **ours** | 0.12M steps | {score}")
