@@ -56,23 +56,33 @@ class Look(NamedTuple):
 
 def judge(looks: Sequence[Look]) -> list[str]:
     """What is wrong with the course of a run: growth after the warm-up, or loss of speed."""
-    length = looks[-1].seconds
-    warm = min(WARM_UP_SECONDS, length / 3)
-    after = [look for look in looks if look.seconds >= warm]
-    third = max(1, len(after) // 3)
     problems = []
-    # Bytes have some room: a buffer that grows once, the allocator's own holes.
-    for name, room in (("n_bytes", 1.03), ("n_files", 1.0), ("n_threads", 1.0)):
-        first, last = (
-            float(np.median([getattr(look, name) for look in some]))
-            for some in (after[:third], after[-third:])
-        )
-        if last > room * first:
+    for name, (first, last) in growth(looks).items():
+        # Bytes have some room: a buffer that grows once, the allocator's own holes.
+        if last > (1.03 if name == "n_bytes" else 1.0) * first:
             problems.append(f"{name} grew from {first:,.0f} to {last:,.0f}")
     first, last = speeds(looks)
     if not 0.9 <= last / first <= 1 / 0.9:
         problems.append(f"steps per calibrated frame went from {first:.4f} to {last:.4f}")
     return problems
+
+
+def growth(looks: Sequence[Look]) -> dict[str, tuple[float, float]]:
+    """Of memory, files and threads: how many there were after the warm-up, and at the end.
+
+    Medians over a third of that time; of memory the least, for what updates under way take on top
+    of it, a tenth, comes and goes.
+    """
+    warm = min(WARM_UP_SECONDS, looks[-1].seconds / 3)
+    after = [look for look in looks if look.seconds >= warm]
+    third = max(1, len(after) // 3)
+    return {
+        name: tuple(
+            float(of([getattr(look, name) for look in some]))
+            for some in (after[:third], after[-third:])
+        )
+        for name, of in (("n_bytes", min), ("n_files", np.median), ("n_threads", np.median))
+    }
 
 
 def speeds(looks: Sequence[Look]) -> tuple[float, float]:
@@ -166,6 +176,8 @@ def run(part: Part, seconds: float, folder: pathlib.Path) -> tuple[str, list[str
     try:
         processes.wait_until(lambda: n_steps_of(folder) or process.poll() is not None, "steps", 600)
         looks = watch(process.pid, seconds, folder, lambda: process.poll() is None)
+        rows = [",".join(Look._fields), *(",".join(map(str, look)) for look in looks)]
+        (folder / "looks.csv").write_text("\n".join(rows) + "\n")
         process.terminate()
         status = process.wait(processes.DEADLINE_SECONDS)
         processes.wait_until(lambda: not processes.members(process.pid), "processes to end")
@@ -239,13 +251,12 @@ def describe(part: Part, looks: Sequence[Look]) -> str:
     """One line of figures."""
     first, last = speeds(looks)
     n_steps = looks[-1].n_steps - looks[0].n_steps
-    warm = next(
-        look for look in looks if look.seconds >= min(WARM_UP_SECONDS, looks[-1].seconds / 3)
-    )
     end = looks[-1]
+    grown = growth(looks)
+    n_bytes, n_files, n_threads = (grown[name] for name in ("n_bytes", "n_files", "n_threads"))
     return (
         f"{part.n_workers} × {part.n_envs}: {end.seconds / 60:.0f} min, {end.n_steps:,} steps,"
         f" {n_steps / (end.seconds - looks[0].seconds):.0f} steps/s, calibrated {last / first:.3f}"
-        f" of the first; memory {warm.n_bytes / 1e6:,.0f} → {end.n_bytes / 1e6:,.0f} MB,"
-        f" files {warm.n_files} → {end.n_files}, threads {warm.n_threads} → {end.n_threads}"
+        f" of the first; memory {n_bytes[0] / 1e6:,.0f} → {n_bytes[1] / 1e6:,.0f} MB,"
+        f" files {n_files[0]:.0f} → {n_files[1]:.0f}, threads {n_threads[0]:.0f} → {n_threads[1]:.0f}"
     )

@@ -48,6 +48,12 @@ def test_growth_and_loss_of_speed_are_found(name, of_minute):
     assert name in problem
 
 
+def test_what_updates_take_for_a_moment_is_no_growth():
+    """Analytic: a tenth more memory at most looks of the last third, and at few before."""
+    often = {"n_bytes": lambda m: int(2e9 * (1.1 if m % (1.5 if m > 40 else 5) else 1.0))}
+    assert soak_load.judge(course(**often)) == []
+
+
 def test_too_few_looks_are_no_pass():
     """Analytic: of two looks, an hour apart, nothing can be said."""
     (problem,) = soak_load.judge([course()[0], course()[-1]])
