@@ -4,17 +4,20 @@ A rollout of T = steps_per_update steps of the worker's K environments takes T +
 functions:
 
     act    logits and values of K observations, T times
-    learn  values of all (T + 1)·K observations, returns, losses, gradients, clipping, RMSProp on
+    learn  the value of the last K observations, returns, losses, gradients, clipping, RMSProp on
            the shared weights, and the copy of those back to the local ones, once
+
+The weights that learn are those that acted, on the same observations. So `learn` is given what
+acting computed in every layer, and only goes backward through it.
 
 Two rare calls come on top: `act` on the true last observations where an episode was cut off by a
 time limit, for the value that the limit hides; and `measure`, which reads and never writes, for
 every 100th rollout of worker 0.
 
 An environment whose process broke during a rollout is taken out of it: the update is made of the
-other environments' columns alone, as if the worker had no more of them, and where none is left the
-rollout is thrown away and its steps are collected anew. So a fault is no terminal state and no
-reward, and `mean` divides by what is left.
+other environments' columns alone, as if the worker had no more of them (`learn_anew`, which goes
+forward too), and where none is left the rollout is thrown away and its steps are collected anew. So
+a fault is no terminal state and no reward, and `mean` divides by what is left.
 
 Rollouts run on through ends of episodes; the paper's pseudo-code (Algorithm S3) ends a rollout
 there. With K > 1 all rollouts must have one length, and a batch of always the same shape is traced
@@ -37,6 +40,7 @@ from a3c.stopping import StopFlag, Stopped
 MEASURE_EVERY_N_UPDATES = 100
 
 Weights = dict[str, tf.Variable]
+Activations = dict[str, tf.Tensor]
 
 
 class Hyperparameters(NamedTuple):
@@ -192,12 +196,12 @@ class Traced:
             self._trace(self._act("last"), weights, one_step) if debug else self.act
         )
         learning_rate = tf.TensorSpec((), tf.float32)
-        self.learn = self._trace(self._learn, weights, rollout, learning_rate)
-        # The same for a rollout that lost some of its environments; of one, nothing would be left.
+        of_step = self.act.structured_outputs[1]
+        activations = [of_step] * (n_steps_and_one - 1)
+        self.learn = self._trace(self._learn, weights, rollout, learning_rate, activations)
+        # Of any number of environments: some of a rollout's may have broken.
         some = Rollout(*(tf.TensorSpec((s.shape[0], None, *s.shape[2:]), s.dtype) for s in rollout))
-        self.learn_from_some = (
-            self._trace(self._learn, weights, some, learning_rate) if n_envs > 1 else self.learn
-        )
+        self.learn_anew = self._trace(self._learn, weights, some, learning_rate)
         self.measure = self._trace(self._measure, weights, rollout)
         if xla:  # which compiles at the first call
             self.act(weights, tf.zeros(one_step.shape, one_step.dtype))
@@ -210,23 +214,32 @@ class Traced:
         return tf.function(counted, **options).get_concrete_function(*arguments)
 
     def _act(self, purpose: str) -> Callable:
-        def act(weights: Weights, observations: tf.Tensor) -> tf.Tensor:
-            """(K, ...) → (K, n_actions + 1): the logits, and in the last column the value."""
+        def act(weights: Weights, observations: tf.Tensor) -> tuple[tf.Tensor, Activations]:
+            """(K, ...) → (K, n_actions + 1), the logits and in the last column the value; what the
+            layers before them gave.
+            """
             if self._debug:
                 debug_dump.dump(self._n_updates, purpose, observations=observations)
             predictions = network.forward(self._hyperparameters.network, weights, observations)
-            return tf.concat([predictions.logits, predictions.values[:, None]], axis=1)
+            outputs = tf.concat([predictions.logits, predictions.values[:, None]], axis=1)
+            return outputs, predictions.activations
 
         return act
 
     def _losses(
-        self, weights: Weights, rollout: Rollout
-    ) -> tuple[losses.Losses, tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-        """The rollout's losses; returns and values, both (T, K); activations."""
+        self, weights: Weights, rollout: Rollout, known: Sequence[Activations] | None = None
+    ) -> tuple[losses.Losses, tf.Tensor, tf.Tensor, Activations]:
+        """The rollout's losses; returns and values, both (T, K); activations.
+
+        `known`: those of each step, where acting has computed them.
+        """
         h = self._hyperparameters
         n_steps = rollout.rewards.shape[0]
         batch = tf.reshape(rollout.observations[:-1], (-1, *rollout.observations.shape[2:]))
-        predictions = network.forward(h.network, weights, batch)
+        of_all = None
+        if known is not None:
+            of_all = {name: tf.concat([x[name] for x in known], axis=0) for name in known[0]}
+        predictions = network.forward(h.network, weights, batch, of_all)
         logits = tf.reshape(predictions.logits, (n_steps, -1, predictions.logits.shape[-1]))
         values = tf.reshape(predictions.values, (n_steps, -1))
         # On its own, since no gradient flows into returns.
@@ -243,9 +256,15 @@ class Traced:
         )
         return result, returns, values, predictions.activations
 
-    def _learn(self, weights: Weights, rollout: Rollout, learning_rate: tf.Tensor) -> tf.Tensor:
+    def _learn(
+        self,
+        weights: Weights,
+        rollout: Rollout,
+        learning_rate: tf.Tensor,
+        known: Sequence[Activations] | None = None,
+    ) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            result, returns, values, _ = self._losses(weights, rollout)
+            result, returns, values, _ = self._losses(weights, rollout, known)
         gradients = tape.gradient(result.combined, weights)
         finite = tf.debugging.check_numerics(result.combined, "loss not finite")
         if self._debug:
@@ -307,7 +326,7 @@ class LocalNetwork:
         self.act = functools.partial(traced.act, self.weights)
         self.evaluate_last = functools.partial(traced.evaluate_last, self.weights)
         self.learn = functools.partial(traced.learn, self.weights)
-        self.learn_from_some = functools.partial(traced.learn_from_some, self.weights)
+        self.learn_anew = functools.partial(traced.learn_anew, self.weights)
         self.measure = functools.partial(traced.measure, self.weights)
 
 
@@ -351,6 +370,7 @@ class Worker:
             np.zeros((n_steps, n_envs), np.float32),
         )
         self._n_collected = 0  # steps of it that are this rollout's
+        self._activations: list[Activations] = []  # of these
         # Of each environment: have all its steps of this rollout been made by one process?
         self._is_whole = np.ones(n_envs, bool)
         # Of each environment's training episode under way: the values estimated so far, for
@@ -392,10 +412,10 @@ class Worker:
         while not self._stop.is_set() and self._shared.counters.reserve(self._n_steps_per_rollout):
             if not self._collect():
                 return
-            learn, rollout = self._local.learn, self._rollout
-            n_steps = self._n_steps_per_rollout
+            learn, known = self._local.learn, [self._activations]
+            rollout, n_steps = self._rollout, self._n_steps_per_rollout
             if not self._is_whole.all():
-                learn = self._local.learn_from_some
+                learn, known = self._local.learn_anew, []
                 rollout = Rollout(*(part[:, self._is_whole] for part in self._rollout))
                 n_steps = rollout.rewards.size
                 self._shared.counters.give_back(self._n_steps_per_rollout - n_steps)
@@ -408,7 +428,7 @@ class Worker:
                     return
                 n_steps_done = self._shared.counters.read().steps
                 try:
-                    learn(rollout, self._learning_rate(n_steps_done))
+                    learn(rollout, self._learning_rate(n_steps_done), *known)
                 except BaseException:
                     self._stop.set()  # here already, where others wait for their turn
                     raise
@@ -448,11 +468,14 @@ class Worker:
         observations, actions, rewards, continues = self._rollout
         observations[0] = observations[-1]
         self._n_collected = 0
+        self._activations.clear()
         self._is_whole[:] = True
         for t in range(len(actions)):
             if self._stop.is_set():
                 return False
-            predictions = self._local.act(observations[t]).numpy()
+            outputs, activations = self._local.act(observations[t])
+            self._activations.append(activations)
+            predictions = outputs.numpy()
             values = predictions[:, -1]
             actions[t] = sample_actions(predictions[:, :-1], self._generator)
             step = self._envs.step(actions[t], slot=t + 1)
@@ -461,7 +484,8 @@ class Worker:
             continues[t] = ~ended
             only_truncated = step.truncated & ~step.terminated
             if only_truncated.any():
-                hidden = self._local.evaluate_last(self._envs.final_observations).numpy()[:, -1]
+                outputs, _ = self._local.evaluate_last(self._envs.final_observations)
+                hidden = outputs.numpy()[:, -1]
                 rewards[t] += self._hyperparameters.discount * np.where(only_truncated, hidden, 0)
             self._note_values(values, ended)
             self._games.extend(step.games)

@@ -257,7 +257,7 @@ def test_without_the_value_behind_the_limit_it_is_worth_less() -> None:
     """Learning: wrong twin; the value of the final observation is taken for 0."""
 
     def change(worker: Worker, local: LocalNetwork) -> None:
-        local.evaluate_last = lambda observations: tf.zeros((len(observations), 3))
+        local.evaluate_last = lambda observations: (tf.zeros((len(observations), 3)), {})
 
     assert value_of_a_task_cut_off(Move(0, 1.0, truncated=True), change) < 0.4 * FOREVER
 

@@ -1,5 +1,7 @@
 """The networks against hand counts and plain NumPy; the initial weights against their distributions."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -221,37 +223,102 @@ def test_matmul_has_the_plain_gradient(n_rows: int) -> None:
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("side", "size", "stride", "channels"), [(84, 8, 4, 4), (20, 4, 2, 16), (9, 3, 1, 64)]
-)
-def test_a_convolution_is_tensorflows(side: int, size: int, stride: int, channels: int) -> None:
-    """Parity: values and both gradients of every layer's shape, against tf.nn.conv2d and its own gradients."""
-    generator = np.random.default_rng(5)
-    x = tf.constant(generator.standard_normal((3, side, side, channels)), tf.float32)
-    kernel = tf.constant(generator.standard_normal((size, size, channels, 5)), tf.float32)
-    results = []
-    for convolution in (network._convolution, lambda *a: tf.nn.conv2d(*a, padding="VALID")):
+LAYERS = {
+    "conv1": ((84, 84, 4), network._CONVS["nature"][0], lambda *a: tf.nn.conv2d(*a, 4, "VALID")),
+    "conv2": ((20, 20, 16), network._CONVS["small"][1], lambda *a: tf.nn.conv2d(*a, 2, "VALID")),
+    "conv3": ((9, 9, 64), network._CONVS["nature"][2], lambda *a: tf.nn.conv2d(*a, 1, "VALID")),
+}
+
+
+def layer_and_gradients(layer: Callable[..., tf.Tensor], *inputs: tf.Tensor) -> list[tf.Tensor]:
+    """What a layer gives, and the gradients of a curved function of it."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = layer(*inputs)
+        loss = tf.reduce_sum(tf.sin(y))
+    return [y, *tape.gradient(loss, inputs)]
+
+
+def draw_inputs(name: str) -> list[tf.Tensor]:
+    """Three inputs of a layer, a kernel and a bias."""
+    if name in LAYERS:
+        shape, conv, _ = LAYERS[name]
+        kernel = (conv.size, conv.size, shape[-1], conv.filters)
+    else:
+        shape, kernel = (50,), (50, 20)
+    draw = np.random.default_rng(5).standard_normal
+    return [tf.constant(draw(s) / 8, tf.float32) for s in ((3, *shape), kernel, kernel[-1:])]
+
+
+def kind_of(name: str) -> network._Kind:
+    if name in LAYERS:
+        return network._convolution(LAYERS[name][1])
+    return {"relu": network._RELU, "tanh": network._TANH}[name]
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "relu", "tanh"])
+def test_a_hidden_layer_is_tensorflows(name: str) -> None:
+    """Parity: values and all three gradients of every kind of layer, against TensorFlow's own operations and
+    gradients; and those of a layer whose output is known, which is not computed again.
+    """
+    inputs, kind = draw_inputs(name), kind_of(name)
+    product = LAYERS[name][2] if name in LAYERS else tf.matmul
+    activation = tf.tanh if name == "tanh" else tf.nn.relu
+
+    def plain(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        return activation(product(x, kernel) + bias)
+
+    theirs = layer_and_gradients(plain, *inputs)
+    ours = layer_and_gradients(lambda *a: network._hidden_layer(kind, *a, None), *inputs)
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.shape == their.shape
+        np.testing.assert_allclose(our, their, rtol=1e-4, atol=1e-4)
+
+    blind = kind._replace(product=lambda *_: pytest.fail("computed again"))
+    known = layer_and_gradients(lambda *a: network._hidden_layer(blind, *a, ours[0]), *inputs)
+    for again, our in zip(known, ours, strict=True):
+        np.testing.assert_array_equal(again, our)
+
+
+@pytest.mark.parametrize("name", ["nature", "small", "mlp"])
+def test_known_activations_give_the_same_gradients(name: str) -> None:
+    """Analytic: of the whole network; other activations would give others."""
+    shapes = network.weight_shapes(name, (3,) if name == "mlp" else (84, 84, 4), 4)
+    weights = network.initial_weights(shapes, "glorot", np.random.default_rng(0))
+    weights = {key: tf.constant(value) for key, value in weights.items()}
+    observations = np.random.default_rng(1).integers(
+        0, 256, (2, *((3,) if name == "mlp" else (84, 84, 4)))
+    )
+    x = tf.constant(observations, tf.float32 if name == "mlp" else tf.uint8)
+
+    def gradients(known: dict[str, tf.Tensor] | None) -> tuple[dict, dict]:
         with tf.GradientTape() as tape:
-            tape.watch([x, kernel])
-            y = convolution(x, kernel, stride)
-            loss = tf.reduce_sum(tf.sin(y))
-        results.append((y, *tape.gradient(loss, [x, kernel])))
-    for ours, theirs in zip(*results, strict=True):
-        assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3)
+            tape.watch(weights)
+            predictions = network.forward(name, weights, x, known)
+            loss = tf.reduce_sum(tf.sin(predictions.logits)) + tf.reduce_sum(predictions.values**2)
+        return tape.gradient(loss, weights), predictions.activations
+
+    expected, activations = gradients(None)
+    actual, _ = gradients(activations)
+    doubled, _ = gradients({key: 2 * value for key, value in activations.items()})
+    for key in shapes:
+        np.testing.assert_array_equal(actual[key], expected[key], err_msg=key)
+        assert not np.array_equal(doubled[key], expected[key]), key
 
 
 def test_a_convolution_of_bytes_has_the_gradient_of_its_kernel_alone() -> None:
     """Parity: bytes are what they are as floats; nothing can be asked of them but to stay."""
     bytes_ = tf.constant(np.random.default_rng(6).integers(0, 256, (2, 84, 84, 4)), tf.uint8)
-    kernel = tf.constant(np.random.default_rng(7).standard_normal((8, 8, 4, 3)), tf.float32)
-    results = []
-    for x in (bytes_, tf.cast(bytes_, tf.float32)):
-        with tf.GradientTape() as tape:
-            tape.watch(kernel)
-            loss = tf.reduce_sum(tf.sin(network._convolution(x, kernel, 4) / 1000))
-        results.append(tape.gradient(loss, kernel))
-    np.testing.assert_array_equal(*results)
+    kind = network._convolution(network._Conv(3, 8, 4))
+    kernel = tf.constant(np.random.default_rng(7).standard_normal((8, 8, 4, 3)) / 1000, tf.float32)
+    of_bytes, of_floats = (
+        layer_and_gradients(
+            lambda kernel, x=x: network._hidden_layer(kind, x, kernel, tf.zeros(3), None), kernel
+        )
+        for x in (bytes_, tf.cast(bytes_, tf.float32))
+    )
+    for ours, theirs in zip(of_bytes, of_floats, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_matmul_gradient_agrees_with_finite_differences() -> None:

@@ -74,21 +74,25 @@ def value_of(observations: np.ndarray) -> np.ndarray:
 
 
 class Ruler:
-    """Stands in for a local network: values as above, two actions as likely; keeps what it is to learn from."""
+    """Stands in for a local network: values as above, two actions as likely; keeps what it is to learn from.
+    A layer's activations are the observations themselves.
+    """
 
     def __init__(self) -> None:
         self.rollouts: list[Any] = []
+        self.weights: dict[str, Any] = {}
 
     def act(self, observations: np.ndarray) -> Any:
         values = value_of(np.array(observations))
-        return types.SimpleNamespace(
-            numpy=lambda: np.stack([0 * values, 0 * values, values], axis=1).astype(np.float32)
-        )
+        outputs = np.stack([0 * values, 0 * values, values], axis=1).astype(np.float32)
+        return types.SimpleNamespace(numpy=lambda: outputs), {"layer": np.array(observations)}
 
     evaluate_last = act
 
-    def learn(self, rollout: Any, learning_rate: float) -> None:
+    def learn(self, rollout: Any, learning_rate: float, activations: list[Any]) -> None:
         self.rollouts.append(tf.nest.map_structure(np.copy, rollout))
+        acted_on = [of_step["layer"] for of_step in activations]
+        np.testing.assert_array_equal(acted_on, rollout.observations[:-1])
 
 
 def by_definition(envs: Scripted, script: np.ndarray, n_steps: int, discount: float) -> np.ndarray:

@@ -11,6 +11,7 @@ from tests.fakes import NumberedEnvs
 from tests.worker_test import (
     HYPERPARAMETERS,
     SHAPES,
+    act_and_learn,
     make_local,
     make_shared,
     numpy_weights,
@@ -46,10 +47,10 @@ def second_workers_step(
         others = make()
         others.weights = shared.weights
     one, other = (make_local(state, NumberedEnvs(4, 2)) for state in (shared, others))
-    one.learn(random_rollout(0), np.float32(RATE))
+    act_and_learn(one, random_rollout(0), RATE)
     between(shared)
     before = numpy_weights(shared.weights)
-    other.learn(random_rollout(1), np.float32(RATE))
+    act_and_learn(other, random_rollout(1), RATE)
     after = numpy_weights(shared.weights)
     return {n: after[n] - before[n] for n in SHAPES}, numpy_weights(others.mean_squares)
 

@@ -83,6 +83,12 @@ def make_traced(
     )
 
 
+def act_and_learn(local: LocalNetwork, rollout: Rollout, rate: float) -> tf.Tensor:
+    """What a worker does that collects this rollout."""
+    activations = [local.act(observations)[1] for observations in rollout.observations[:-1]]
+    return local.learn(rollout, np.float32(rate), activations)
+
+
 class Crew:
     """Workers over one shared state, their reports, and the event that stops them.
 
@@ -155,7 +161,7 @@ def record(local: LocalNetwork, name: str, into: list[tuple]) -> None:
 
 def record_all(local: LocalNetwork) -> list[tuple]:
     calls: list[tuple] = []
-    for name in ("act", "evaluate_last", "learn", "learn_from_some", "measure"):
+    for name in ("act", "evaluate_last", "learn", "learn_anew", "measure"):
         record(local, name, calls)
     return calls
 
@@ -314,7 +320,7 @@ def test_episode_value_mean_is_of_the_latest_finished_episode() -> None:
     crew = crew_of_one(24, envs)
     calls = record_all(crew.locals[0])
     crew.run()
-    values = np.array([result[:, -1] for _, _, result in calls_of(calls, "act")])
+    values = np.array([result[0][:, -1] for _, _, result in calls_of(calls, "act")])
     expected = np.full(12, np.nan)
     expected[5:] = values[:5, 0].mean()
     expected[7:] = values[5:7, 0].mean()
@@ -337,24 +343,24 @@ def test_an_update_leaves_out_what_broke(reduction: str) -> None:
     n_traces = crew.traced.n_traces
     calls = record_all(local)
     before, after = {}, {}
-    learn_from_some = local.learn_from_some
+    learn_anew = local.learn_anew
 
     def learn(*arguments: object) -> object:
         before.update(numpy_weights(shared.weights), m=numpy_weights(shared.mean_squares))
-        result = learn_from_some(*arguments)
+        result = learn_anew(*arguments)
         after.update(numpy_weights(shared.weights))
         return result
 
-    local.learn_from_some = learn
+    local.learn_anew = learn
     crew.run()
     assert not crew.of_kind(Failure)
     assert [name for name, _, _ in calls if "learn" in name] == [
         "learn",
-        "learn_from_some",
+        "learn_anew",
         "learn",
     ]
     assert crew.traced.n_traces == n_traces
-    ((rollout, rate),) = [arguments for _, arguments, _ in calls_of(calls, "learn_from_some")]
+    ((rollout, rate),) = [arguments for _, arguments, _ in calls_of(calls, "learn_anew")]
     acted = [arguments[0] for _, arguments, _ in calls_of(calls, "act")]
     np.testing.assert_array_equal(rollout.observations[:3], np.array(acted[3:6])[:, [0, 2]])
     np.testing.assert_array_equal(rollout.observations[3], acted[6][[0, 2]])
@@ -392,8 +398,11 @@ def test_learning_from_some_images_is_learning_from_so_many() -> None:
         start = numpy_weights(shared.weights)
         envs = types.SimpleNamespace(observations=rollout.observations[:, :n_envs])
         local = make_local(shared, envs, h)
-        learn = local.learn_from_some if n_envs == 3 else local.learn
-        learn(Rollout(*(part[:, [0, 2]] for part in rollout)), np.float32(0.01))
+        some = Rollout(*(part[:, [0, 2]] for part in rollout))
+        if n_envs == 3:
+            local.learn_anew(some, np.float32(0.01))
+        else:
+            act_and_learn(local, some, 0.01)
         moved.append({key: v.numpy() - start[key] for key, v in shared.weights.items()})
     for key, expected in moved[1].items():
         assert np.abs(expected).max() > 1e-6
@@ -425,7 +434,7 @@ def test_a_rollout_of_which_nothing_is_left_is_thrown_away(n_envs: int) -> None:
     assert_same_weights(numpy_weights(expected.weights), start)
     local = make_local(expected, envs)
     for rollout in (second, fourth):
-        local.learn(rollout, np.float32(0.01))
+        act_and_learn(local, rollout, 0.01)
     assert_same_weights(crew.shared.weights, expected.weights)
 
 
@@ -448,7 +457,7 @@ def test_an_abandoned_episode_is_in_no_mean() -> None:
     crew = crew_of_one(3, envs)
     calls = record_all(crew.locals[0])
     crew.run()
-    values = [result[0, -1] for _, _, result in calls_of(calls, "act")]
+    values = [result[0][0, -1] for _, _, result in calls_of(calls, "act")]
     assert len(values) == 6
     assert crew.workers[0].episode_value_mean == pytest.approx(np.mean(values[3:]), rel=1e-5)
     assert crew.of_kind(Game) == [Game(3, 5, 3)]
@@ -573,13 +582,13 @@ def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> 
     assert_same_weights(one.weights, start)
     assert_same_weights(other.weights, start)
     rollout = random_rollout(0)
-    one.learn(rollout, np.float32(0.01))
+    act_and_learn(one, rollout, 0.01)
     after_one = numpy_weights(shared.weights)
     for name in SHAPES:
         assert (after_one[name] != start[name]).mean() > 0.9, name
     assert_same_weights(one.weights, after_one)
     assert_same_weights(other.weights, start)
-    other.learn(rollout, np.float32(0.01))
+    act_and_learn(other, rollout, 0.01)
     assert_same_weights(other.weights, shared.weights)
     assert_same_weights(one.weights, after_one)
     assert (shared.weights["value_bias"].numpy() != after_one["value_bias"]).all()
@@ -593,7 +602,7 @@ def test_nothing_is_traced_in_a_thousand_updates() -> None:
     )
     crew = crew_of_one(2000, envs, hyperparameters, number=0)
     n_traces = crew.traced.n_traces
-    assert n_traces == 3  # act (which evaluates last observations too), learn, measure
+    assert n_traces == 4  # act (which evaluates last observations too), learn, learn_anew, measure
     crew.run()
     assert crew.shared.counters.read().updates == 1000
     assert len(crew.of_kind(Measurement)) == 10
@@ -687,7 +696,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_unapplied() -> None:
     assert "not finite" in failure.traceback
     assert crew.shared.counters.read() == Counts(steps=3, updates=1, games=0, frames=16)
     expected = make_shared(300)
-    make_local(expected, envs).learn(rollouts_of(calls)[0], np.float32(0.01))
+    act_and_learn(make_local(expected, envs), rollouts_of(calls)[0], 0.01)
     for ours, theirs in (
         (crew.shared.weights, expected.weights),
         (crew.shared.mean_squares, expected.mean_squares),
@@ -858,7 +867,7 @@ def test_an_update_equals_the_same_in_float64(reduction: str, limit: float) -> N
         gradients = numpy_gradients(w, rollout, h)
         norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
         assert (norm > limit) == (limit == 0.5)
-        np.testing.assert_allclose(local.learn(rollout, np.float32(rate)), norm, rtol=1e-4)
+        np.testing.assert_allclose(act_and_learn(local, rollout, rate), norm, rtol=1e-4)
         for name in SHAPES:
             g = gradients[name] * min(1, limit / norm)
             m[name] = 0.99 * m[name] + 0.01 * g**2
@@ -879,8 +888,8 @@ def test_acting_gives_logits_and_values_of_the_local_weights() -> None:
             expected = np.concatenate(
                 [numpy_half(w, head, x)[-1] for head in ("policy", "value")], axis=1
             )
-            np.testing.assert_allclose(local.act(x), expected, rtol=1e-4, atol=1e-6)
-            local.learn(random_rollout(6), np.float32(0.1))
+            np.testing.assert_allclose(local.act(x)[0], expected, rtol=1e-4, atol=1e-6)
+            act_and_learn(local, random_rollout(6), 0.1)
 
 
 def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
@@ -961,7 +970,7 @@ def test_measuring_an_image_network_adds_up_the_parts() -> None:
     scalars, gradients, activations = local.measure(rollout)
     norm = np.sqrt(sum((g.numpy().astype(float) ** 2).sum() for g in gradients.values()))
     np.testing.assert_allclose(scalars["loss/grads_norm_combined"], norm, rtol=1e-4)
-    np.testing.assert_allclose(local.learn(rollout, np.float32(0.01)), norm, rtol=1e-4)
+    np.testing.assert_allclose(act_and_learn(local, rollout, 0.01), norm, rtol=1e-4)
     assert list(activations) == ["conv1", "conv2", "dense"]
 
 
@@ -1027,7 +1036,7 @@ def test_debug_dumps_all_that_the_network_was_fed(capfd: pytest.CaptureFixture[s
     first = {
         name: array for update, purpose, name, array in lines if (update, purpose) == (0, "train")
     }
-    values = np.array([result[:, -1] for _, _, result in calls_of(calls, "act")[:3]])
+    values = np.array([result[0][:, -1] for _, _, result in calls_of(calls, "act")[:3]])
     np.testing.assert_allclose(first["values"], values, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(first["advantages"], first["returns"] - first["values"], rtol=1e-5)
     np.testing.assert_allclose(first["returns"][1], first["rewards"][1], rtol=1e-6)
