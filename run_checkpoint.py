@@ -85,6 +85,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--greedy", action="store_true", help="do what is likeliest instead of drawing actions")
     add("--seed", type=_seed, default=0, metavar="N", help="of starts and actions [0]")
     add("--video", type=pathlib.Path, metavar="FILE", help="film the games: film.mp4 or film.gif")
+    add("--seconds", type=_seconds, metavar="X", help="of film at most; the rest is not played")
     add("--eyes", action="store_true", help="beside the game what the agent sees and thinks")
     add("--speed", type=_speed, metavar="X", help="of the window; 1 is the game's true speed [1]")
     add("--no_render", action="store_true", help="open no window")
@@ -93,6 +94,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_intermixed_args(argv)
     if arguments.video is not None and arguments.speed is not None:
         raise BadInput("--speed is for the window; a film has the game's true speed")
+    if arguments.video is None and arguments.seconds is not None:
+        raise BadInput("--seconds is how long a film is, and there is none without --video")
     return arguments
 
 
@@ -115,12 +118,20 @@ def _whole(text: str, least: int, most: int) -> int:
 
 
 def _speed(text: str) -> float:
+    return _number(text, "speed", 1000)
+
+
+def _seconds(text: str) -> float:
+    return _number(text, "length of a film", 1_000_000)
+
+
+def _number(text: str, what: str, most: int) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0.01 <= number <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no speed (0.01 to 1000)")
+    if not 0.01 <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what} (0.01 to {most:,})")
     return number
 
 
@@ -179,7 +190,7 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
                 games.append(game)
                 print(_line(game, description.kind), flush=True)
     except screens.Closed:
-        print("the window was closed")
+        print("the window was closed" if in_window else "the film is long enough")
     except KeyboardInterrupt:
         is_interrupted = True
         print(f"interrupted: of {_games(n_games)}, those that were over by then")
@@ -259,7 +270,7 @@ def _play_on_screen(
     if arguments.video is not None:
         # Gymnasium draws CartPole with pygame, which looks for a display even to draw in memory.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        rate, screen = fps, screens.Film(arguments.video, fps)
+        rate, screen = fps, screens.Film(arguments.video, fps, arguments.seconds or math.inf)
     else:
         rate = fps * (arguments.speed or 1.0)
         screen = screens.Window(settings.env_id, min(rate, WINDOW_FPS))

@@ -23,7 +23,7 @@ class NoScreen(Exception):
 
 
 class Closed(Exception):
-    """The person has closed the window."""
+    """The person has closed the window, or the film is as long as it was to be."""
 
 
 class Screen(Protocol):
@@ -174,17 +174,27 @@ class Film:
     ffmpeg writes it picture by picture, so that a long one takes no more memory than a short one.
     """
 
-    def __init__(self, path: pathlib.Path, fps: float, is_trial: bool = False) -> None:
-        """What a trial is shown goes nowhere."""
+    def __init__(
+        self,
+        path: pathlib.Path,
+        fps: float,
+        seconds: float = math.inf,
+        is_trial: bool = False,
+    ) -> None:
+        """`seconds` is how long it gets at most; what a trial is shown goes nowhere."""
         self._path = path
         self._form = FORMS[path.suffix.lower()]
         self._is_trial = is_trial
         self.fps = min(fps, self._form.max_fps)
+        self._n_pictures_left = seconds * self.fps
         self._ffmpeg: subprocess.Popen[bytes] | None = None
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 (open for long)
 
     def show(self, image: np.ndarray) -> None:
-        """One more picture; all have the size of the first."""
+        """One more picture; all have the size of the first. Closed where there were enough."""
+        if self._n_pictures_left < 1:
+            raise Closed
+        self._n_pictures_left -= 1
         if self._ffmpeg is None:
             self._ffmpeg = self._start(image.shape[1], image.shape[0])
         assert self._ffmpeg.stdin is not None

@@ -97,9 +97,14 @@ def revision_of(path: pathlib.Path, patch: pathlib.Path | None) -> str:
     )
     if patch is None and changes != "none":
         raise BadInput(f"{path} has uncommitted changes, and no --patch says which")
-    if patch is not None and changes != patch.read_text(encoding="utf-8").strip():
+    if patch is not None and changed_lines(changes) != changed_lines(patch.read_text("utf-8")):
         raise BadInput(f"{path} has other changes than {patch}")
     return lines[0].removeprefix("revision: ")
+
+
+def changed_lines(difference: str) -> list[str]:
+    """What a difference changes, wherever in a file it stands."""
+    return [line for line in difference.splitlines() if line[:1] in ("+", "-")]
 
 
 def squeeze(path: pathlib.Path, folder: pathlib.Path) -> None:

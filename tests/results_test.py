@@ -4,6 +4,7 @@ import gzip
 import json
 import pathlib
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -161,6 +162,14 @@ def test_a_named_patch_is_what_the_code_differed_by(run):
     pathlib.Path("outside.patch").write_text("-a\n+b\n")
     assert publish.main([str(run), "results/x", "--no_agent", "--patch", "outside.patch"]) == 0
     assert json.loads(pathlib.Path("results/x/run.json").read_text())["patch"] == "outside.patch"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(report.HERE.glob("ablations/*.patch")), ids=lambda p: p.stem
+)
+def test_a_patch_still_applies(path):
+    """Analytic: what an ablation changes is there to be changed."""
+    subprocess.run(["git", "apply", "--check", str(path)], cwd=ROOT, check=True)
 
 
 # What is said

@@ -196,6 +196,18 @@ def test_a_gif_holds_a_quarter_of_them(made, tmp_path, capsys):
     assert pictures[0][:, 480:].std() < pictures[-1][:, 480:].std()  # nothing decided yet
 
 
+def test_a_film_is_as_long_as_was_asked_for(made, tmp_path, capsys):
+    """Golden: 2 of the 2.5 seconds that the first of many games takes; no more is played."""
+    path = tmp_path / "film.mp4"
+    arguments = ["--episodes", "100", "--video", str(path), "--seconds", "2"]
+    assert run_checkpoint.main([SHORT_PONG.env_id, str(made / "pong"), *arguments]) == 0
+    assert len(read_film(path)) == 120
+    *_, why, none, filmed = capsys.readouterr().out.splitlines()
+    assert why == "the film is long enough"
+    assert none == "no game was played to its end"
+    assert filmed == f"filmed in {path}"
+
+
 def test_vectors_are_filmed_too(made, tmp_path, capsys):
     """Analytic: two games of CartPole, one after the other, as Gymnasium draws it."""
     path = tmp_path / "film.mp4"
@@ -277,6 +289,11 @@ REFUSED = {
     "another environment, not there": (["Nowhere-v7", "run"], "plays CartPole-v1, not Nowhere-v7"),
     "three names": (["CartPole-v1", "run", "run"], "unrecognized arguments: run"),
     "an unknown flag": (["run", "--nothing"], "unrecognized arguments: --nothing"),
+    "a length of no film": (["run", "--seconds", "9"], "there is none without --video"),
+    "a film of no length": (
+        ["run", "--video", "film.gif", "--seconds", "0"],
+        "no length of a film",
+    ),
     "no games": (["run", "--episodes", "0"], "out of range"),
     "half a game": (["run", "--episodes", "0.5"], "not a whole number"),
     "a seed too many": (["run", "--seed", "-1"], "--seed"),
