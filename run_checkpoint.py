@@ -96,6 +96,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         raise BadInput("--speed is for the window; a film has the game's true speed")
     if arguments.video is None and arguments.seconds is not None:
         raise BadInput("--seconds is how long a film is, and there is none without --video")
+    if arguments.json is not None and arguments.seconds is not None:
+        raise BadInput("--json is for games that are played to their end, not for --seconds")
     return arguments
 
 

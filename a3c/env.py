@@ -425,7 +425,11 @@ class EnvProcesses:
             process.end()
 
     def _start(self, share: range) -> EnvProcess:
-        envs = f"environment {share[0]}" + (f" to {share[-1]}" if len(share) > 1 else "")
+        envs = (
+            f"environment {share[0]}"
+            if len(share) == 1
+            else f"environments {share[0]} to {share[-1]}"
+        )
         return EnvProcess(
             [
                 functools.partial(

@@ -15,11 +15,12 @@ text of an error.
 Observations travel through shared memory: the process writes where the worker's rollout reads.
 That memory has no name, so that a killed run leaves none behind.
 
-A process that dies, raises or falls silent can be replaced by a new one with the same row of the
-memory; `RestartLimit` says how often.
+A process that dies, raises or falls silent can be replaced by a new one with the same rows of
+the memory; `RestartLimit` says how often.
 
-Why not Gymnasium's AsyncVectorEnv: an error while building must arrive in words, a single
-environment must be replaceable, and it resets before it copies the final observation.
+Why not Gymnasium's AsyncVectorEnv: it has a process for each environment, an error while building
+must arrive in words, a process must be replaceable, and it resets before it copies the final
+observation.
 
 Processes come from a fork server that has loaded `a3c.env` and no TensorFlow; never by a fork of
 the training process, whose TensorFlow threads would be missing in the child.
@@ -242,7 +243,7 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["a3c.env"])
-    # Each environment takes four, and what a shell allows is often 1024.
+    # Each process takes four, and what a shell allows is often 1024.
     with contextlib.suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -264,7 +264,7 @@ def _patches(x: tf.Tensor, size: int, stride: int) -> tf.Tensor:
 
 
 def _from_rows(rows: tf.Tensor, shape: tuple[int, ...], stride: int) -> tf.Tensor:
-    """The inverse of `_to_rows`."""
+    """A kernel of this shape from the rows that fit the patches' columns."""
     size, _, channels, n_filters = shape
     m = size // stride
     blocks = tf.reshape(rows, (m, m, stride, stride, channels, n_filters))

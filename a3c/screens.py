@@ -186,7 +186,7 @@ class Film:
         self._form = FORMS[path.suffix.lower()]
         self._is_trial = is_trial
         self.fps = min(fps, self._form.max_fps)
-        self._n_pictures_left = seconds * self.fps
+        self._n_pictures_left = max(1.0, seconds * self.fps)
         self._ffmpeg: subprocess.Popen[bytes] | None = None
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 (open for long)
 

@@ -412,10 +412,8 @@ class Worker:
         while not self._stop.is_set() and self._shared.counters.reserve(self._n_steps_per_rollout):
             if not self._collect():
                 return
-            learn, known = self._local.learn, [self._activations]
             rollout, n_steps = self._rollout, self._n_steps_per_rollout
             if not self._is_whole.all():
-                learn, known = self._local.learn_anew, []
                 rollout = Rollout(*(part[:, self._is_whole] for part in self._rollout))
                 n_steps = rollout.rewards.size
                 self._shared.counters.give_back(self._n_steps_per_rollout - n_steps)
@@ -428,7 +426,11 @@ class Worker:
                     return
                 n_steps_done = self._shared.counters.read().steps
                 try:
-                    learn(rollout, self._learning_rate(n_steps_done), *known)
+                    rate = self._learning_rate(n_steps_done)
+                    if rollout is self._rollout:
+                        self._local.learn(rollout, rate, self._activations)
+                    else:
+                        self._local.learn_anew(rollout, rate)
                 except BaseException:
                     self._stop.set()  # here already, where others wait for their turn
                     raise

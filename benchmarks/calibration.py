@@ -64,18 +64,29 @@ class Loops(NamedTuple):
     flop_per_second: float
 
 
-def flop(network: str, steps_per_update: int = 5) -> Flop:
-    """Operations per step; a product and its addition are two."""
+def flop(network: str, steps_per_update: int = 5, again: bool = True) -> Flop:
+    """Operations per step; a product and its addition are two.
+
+    As the algorithm is written down, learning goes forward and backward through all states of a
+    rollout. Not `again`: forward through the last alone, and backward through the others.
+    """
     layers = [2.0 * outputs * inputs for outputs, inputs in LAYERS[network]]
     # Backward: as much again for the weights' gradients, and as much for the inputs', which the
     # first layer's input, the observation, does not need.
-    passes = 3 * sum(layers) - layers[0]
-    return Flop(sum(layers), passes * (steps_per_update + 1) / steps_per_update)
+    forward = sum(layers)
+    backward = 2 * forward - layers[0]
+    if again:
+        learn = (forward + backward) * (steps_per_update + 1) / steps_per_update
+    else:
+        learn = backward + forward / steps_per_update
+    return Flop(forward, learn)
 
 
-def limit(cores: int, network: str, loops: Loops, steps_per_update: int = 5) -> float:
+def limit(
+    cores: int, network: str, loops: Loops, steps_per_update: int = 5, again: bool = True
+) -> float:
     """Steps/s of a program that does nothing but emulate and multiply."""
-    act, learn = flop(network, steps_per_update)
+    act, learn = flop(network, steps_per_update, again)
     return cores / (FRAMES_PER_STEP * loops.t_frame + (act + learn) / loops.flop_per_second)
 
 

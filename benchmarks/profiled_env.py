@@ -8,12 +8,14 @@ import functools
 import os
 import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
 from a3c import env as a3c_env
+from a3c.monitor import Game
 
 SUFFIX = ".seconds"
 _make_env = a3c_env.make_env
@@ -40,14 +42,18 @@ def read(folder: pathlib.Path) -> EnvSeconds:
 
 
 def make_env(
-    settings: a3c_env.EnvSettings, worker: int = 0, env: int = 0, first_game: int = 0
+    settings: a3c_env.EnvSettings,
+    worker: int = 0,
+    env: int = 0,
+    first_game: int = 0,
+    unwritten: Sequence[Game] = (),
 ) -> gymnasium.Env:
     """Make the environment that `a3c.env.make_env` makes, with clocks in it."""
     if settings.monitor_dir is None:  # no run: the trainer only wants a look at it
-        return _make_env(settings, worker, env, first_game)
+        return _make_env(settings, worker, env, first_game, unwritten=unwritten)
     clock = _EmulatorClock()
     a3c_env._make_base = functools.partial(_make_clocked_base, clock)
-    made = _make_env(settings, worker, env, first_game)
+    made = _make_env(settings, worker, env, first_game, unwritten=unwritten)
     path = pathlib.Path(settings.monitor_dir) / f"{worker}.{env}{SUFFIX}"
     return _Clocked(made, clock, path)
 

@@ -8,8 +8,9 @@ What it takes to judge a run and to play its agent, small enough to be committed
     checkpoints/    the last weights, without RMSProp's statistics
     evaluation.json run_checkpoint.py's games with these weights, of another seed than training's
 
-Refused, for a figure must lead back to what made it: a run that is under way, one of uncommitted
-code (but for a patch of results/ablations/ that is named), hours of a run that was interrupted.
+Refused, for a figure must lead back to what made it: a run that is under way, that failed, or whose
+files do not agree; one that began from a checkpoint of another; one of uncommitted code (but for a
+patch of results/ablations/ that is named) or of several revisions; hours of a run that was resumed.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import plot_runs
-from a3c import checkpoint, run_dir
+from a3c import checkpoint, failure, run_dir
 from a3c.params import BadInput
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -38,9 +39,15 @@ def publish(options: argparse.Namespace) -> None:
     """Copy, squeeze, measure; nothing is left where something is refused."""
     run: pathlib.Path = options.run
     into: pathlib.Path = options.into
-    facts = facts_of(run, options)
     if into.exists():
         raise BadInput(f"{into} is there already")
+    with run_dir.lock(run):  # refused while it is under way; nobody resumes it meanwhile
+        copy(run, into, options)
+
+
+def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> None:
+    """The run into a new folder."""
+    facts = facts_of(run, options)
     try:
         into.mkdir(parents=True)
         for name in ("command.txt", run_dir.ARGS, "versions.txt"):
@@ -51,6 +58,7 @@ def publish(options: argparse.Namespace) -> None:
             squeeze(path, into / run_dir.MONITOR)
         if not options.no_agent:
             save_agent(run, into / run_dir.CHECKPOINTS)
+            facts["evaluated_by"] = revision_here()
             evaluate(into)
         (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     except BaseException:
@@ -60,20 +68,35 @@ def publish(options: argparse.Namespace) -> None:
 
 def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
     """What run.json says; BadInput where the run cannot be published so."""
-    run_dir.lock(run).close()  # refused while it is under way
     args = run_dir.read_args(run)
+    if args.params.load_ckpt is not None:
+        raise BadInput(f"{run} began from a checkpoint of another run")
     if pathlib.Path(args.params.log_dir or "").is_absolute():
         raise BadInput(f"{run} was given an absolute --log_dir, which stands in its files")
     if options.alone and args.resumed:
         raise BadInput(f"{run} was resumed: its hours have pauses in them, so they are not told")
+    if not options.alone and options.cpu_hours is None:
+        raise BadInput("how long it took: --alone or --cpu_hours")
+    if (run / failure.FOLDER).exists():
+        raise BadInput(f"{run} failed: see {run / failure.FOLDER}")
     info, problems = checkpoint.newest_whole(run / run_dir.CHECKPOINTS)
+    for path in plot_runs.monitor_paths(run):
+        words = plot_runs.parse_monitor(plot_runs.read_text(path)).words
+        problems += [f"{path}: {word}" for word in words]
     if problems:
         raise BadInput(problems[0])
+    last_row = (run / "progress.csv").read_text(encoding="utf-8").split()[-1]
+    if last_row.split(",")[0] != str(info.counters["steps"]):
+        raise BadInput(f"{run} was cut off: its last row and its last checkpoint differ")
     loaded = plot_runs.load(run, None)
     if loaded is None:
         raise BadInput(f"{run} has no games")
+    revision = revision_of(run / "git.txt", options.patch)
+    for resumption in args.resumed:
+        if not revision.startswith(resumption["revision"]):
+            raise BadInput(f"{run} went on with other code: {resumption['revision']}")
     return {
-        "revision": revision_of(run / "git.txt", options.patch),
+        "revision": revision,
         "patch": options.patch and options.patch.name,
         "env_id": args.params.env_id,
         "sticky_actions": loaded.sticky_actions,
@@ -92,14 +115,28 @@ def revision_of(path: pathlib.Path, patch: pathlib.Path | None) -> str:
     lines = text.splitlines()
     if not lines or not lines[0].startswith("revision: "):
         raise BadInput(f"{path} names no revision")
+    if "\nuntracked files: none" not in f"\n{text}":
+        raise BadInput(f"{path} has files that nobody else has")
     changes = (
         text.partition("uncommitted difference:")[2].partition("\nuntracked files:")[0].strip()
     )
-    if patch is None and changes != "none":
+    if "GIT binary patch" in changes or (patch is None and changes != "none"):
         raise BadInput(f"{path} has uncommitted changes, and no --patch says which")
     if patch is not None and changed_lines(changes) != changed_lines(patch.read_text("utf-8")):
         raise BadInput(f"{path} has other changes than {patch}")
     return lines[0].removeprefix("revision: ")
+
+
+def revision_here() -> str:
+    """The revision of what evaluates; BadInput where that is changed."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    if git("status", "--porcelain", "--", "a3c", "run_checkpoint.py"):
+        raise BadInput("what evaluates has uncommitted changes")
+    return git("rev-parse", "HEAD")
 
 
 def changed_lines(difference: str) -> list[str]:

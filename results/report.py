@@ -4,10 +4,11 @@ A table stands between two markers in README.md, and tests/results_test.py compa
 this file says now. A score of training is the mean of the last 100 games, whole and unclipped.
 """
 
+import functools
 import json
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import plot_runs
@@ -22,28 +23,31 @@ N_LAST = 100
 PONG_GOAL = 18.0
 STUDY_GOAL = -10.0
 
-GAMES = ("BeamRider", "Breakout", "Pong", "Qbert", "SpaceInvaders")
+# Those of plot_runs.GAMES, in their order.
 OURS = ("beamrider-s0", "breakout-s0", "pong-fast-s0", "qbert-s0", "spaceinvaders-s0")
 TITLES = ("Beam Rider", "Breakout", "Pong", "Q*bert", "Space Invaders")
 TRAINING = "training: mean of the last 100 games"
-# Who, what it took, what the score is of, and the scores in the order of GAMES.
+# Who, what it took, what the score is of, and the scores in that order.
 # fmt: off
 OTHERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("Baselines A2C, as quoted by Vel", "10M steps, 16 environments", TRAINING,
      ("2469", "290", "18.7", "4461", "727")),
     ("Vel A2C", "10M steps", TRAINING, ("4091", "430", "19.5", "12000", "1000")),
-    ("Stable-Baselines3 A2C (its zoo)", "10M steps, one run", TRAINING,
+    ("Stable-Baselines3 A2C, its zoo", "10M steps, one run", "evaluation of the trained agent",
      ("2890", "280", "17.3", "3882", "627")),
     ("OCD A3C, read off its plot", "15 h with 16 workers on 16 cores", "training, 3 seeds",
-     ("~5400", "~435", "~20", ">12000", "~810")),
+     plot_runs.REFERENCES["ocd"][1]),
     ("the paper's A3C, read off Figure 4", "15 h with 16 threads", "training, the best of 50 learning rates",
-     ("~14600", "~480", "~20.5", "~11100", "~1430")),
+     plot_runs.REFERENCES["paper"][1]),
     ("PFRL A3C", "50–80M steps, 3 seeds", "the best evaluation on the way, no-op starts",
      ("8882.6", "581.0", "20.9", "20721.9", "1043.5")),
-    ("random play", "", "no-op starts", ("363.9", "1.7", "−20.7", "163.9", "148.0")),
-    ("a person", "", "no-op starts", ("16926.5", "30.5", "14.6", "13455.0", "1668.7")),
+    ("random play", "", "no-op starts", plot_runs.REFERENCES["random"][1]),
+    ("a person", "", "no-op starts", plot_runs.REFERENCES["human"][1]),
 )
 # fmt: on
+
+
+Beginning = str | tuple[str, ...]
 
 
 class Published(NamedTuple):
@@ -122,6 +126,14 @@ def hours_of(published: Published) -> str:
     return f"{published.facts['cpu_hours']:.1f} CPU hours"
 
 
+def time_of(published: Published, moment: Moment | None) -> str:
+    """Hours only where the machine was the run's own."""
+    if moment is None:
+        return "not"
+    hours = f"{moment.hours:.2f} h, " if published.facts["hours"] is not None else ""
+    return f"{hours}{millions(moment.steps)} steps"
+
+
 def evaluated(published: Published) -> str:
     """Mean and standard deviation of the evaluation's games."""
     if published.evaluation is None:
@@ -134,17 +146,28 @@ def scores_table(runs: Sequence[Published]) -> str:
     """Ours beside others', each with its budget and with what the score is of."""
     by_name = {published.folder.name: published for published in runs}
     ours = [by_name.get(name) for name in OURS]
-    budgets = {f"{published.facts['steps'] / 1e6:g}M" for published in ours if published}
-    budget = f"{' or '.join(sorted(budgets))} steps"
-    protocol = f"evaluation: {publish.N_GAMES} games, no-op starts; ± sd"
+    protocol = f"evaluation: {publish.N_GAMES} games, no-op starts; ± sd of the games"
     trained = [number(training_score(published)) if published else "" for published in ours]
     played = [evaluated(published) if published else "" for published in ours]
     rows = [
-        ["**ours**", budget, TRAINING, *trained],
+        ["**ours**", budget(ours), TRAINING, *trained],
         ["**ours**", "the same", protocol, *played],
         *([who, what, of, *scores] for who, what, of, scores in OTHERS),
     ]
     return table(["", "budget", "score", *TITLES], rows)
+
+
+def budget(ours: Sequence[Published | None]) -> str:
+    """Steps of each game, where they differ."""
+    titles: dict[str, list[str]] = {}
+    for title, published in zip(TITLES, ours, strict=True):
+        if published is not None:
+            titles.setdefault(millions(published.facts["steps"]), []).append(title)
+    steps = [
+        f"{steps} steps" + (f" ({', '.join(names)})" if len(titles) > 1 else "")
+        for steps, names in titles.items()
+    ]
+    return f"{'; '.join(steps)}; one run, seed 0"
 
 
 def pong_table(runs: Sequence[Published]) -> str:
@@ -155,9 +178,7 @@ def pong_table(runs: Sequence[Published]) -> str:
         rows.append(
             [
                 f"`{published.name}`",
-                "not"
-                if moment is None
-                else f"{moment.hours:.2f} h, {millions(moment.steps)} steps",
+                time_of(published, moment),
                 f"{millions(published.facts['steps'])} steps, {hours_of(published)}",
                 number(training_score(published)),
                 evaluated(published),
@@ -167,7 +188,7 @@ def pong_table(runs: Sequence[Published]) -> str:
     return table([*head, "mean of the last 100 games", "evaluation, 30 games"], rows)
 
 
-def named(runs: Sequence[Published], beginning: str | tuple[str, ...]) -> list[Published]:
+def named(runs: Sequence[Published], beginning: Beginning) -> list[Published]:
     """Those whose names below results/ begin so."""
     return [r for r in runs if r.name.removeprefix("results/").startswith(beginning)]
 
@@ -221,42 +242,42 @@ def index_table(runs: Sequence[Published]) -> str:
         facts = published.facts
         command = (published.folder / "command.txt").read_text(encoding="utf-8").strip()
         patch = f", with `{facts['patch']}`" if facts["patch"] else ""
-        sticky = "sticky actions" if facts["sticky_actions"] else "no sticky actions"
+        sticky = {None: "", 0.0: ", no sticky actions"}.get(facts["sticky_actions"], ", sticky")
         rows.append(
             [
                 f"`{published.folder.relative_to(HERE)}`",
-                f"{facts['env_id']}, {sticky}",
+                f"{facts['env_id']}{sticky}",
                 f"`{command}`",
                 facts["revision"][:7] + patch,
                 f"{facts['steps']:,}",
-                hours_of(published),
+                hours_of(published) + (f", resumed {n} ×" if (n := facts["resumed"]) else ""),
             ]
         )
     return table(["", "environment", "command", "revision", "agent steps", "time"], rows)
 
 
-TABLES = {
-    "scores": scores_table,
-    "pong": pong_table,
-    "presets": presets_table,
-    "workers": lambda runs: study_table(runs, "workers/"),
-    "ablations": lambda runs: study_table(runs, "ablations/"),
+# Each table of the README, and of which runs there must be one.
+TABLES: dict[str, tuple[Beginning, Callable[[Sequence[Published]], str]]] = {
+    "scores": (OURS, scores_table),
+    "pong": ("pong-fast-", pong_table),
+    "presets": (("pong-ocd-", "pong-paper-"), presets_table),
+    "workers": ("workers/", functools.partial(study_table, beginning="workers/")),
+    "ablations": ("ablations/", functools.partial(study_table, beginning="ablations/")),
 }
 
 
 def texts(runs: Sequence[Published]) -> dict[tuple[pathlib.Path, str], str]:
-    """Each table that a document has a place for, by the document and the place's name."""
-    document = README.read_text(encoding="utf-8")
+    """Each table that there are runs for, by its document and its place's name."""
     found = {
         (README, f"make results, {name}"): make(runs)
-        for name, make in TABLES.items()
-        if f"<!-- make results, {name}:" in document
+        for name, (beginning, make) in TABLES.items()
+        if named(runs, beginning)
     }
     return {**found, (HERE / "README.md", "make results, all"): index_table(runs)}
 
 
 # Each picture's runs, by the beginning of their names, and how plot_runs.py draws them.
-PICTURES: dict[str, tuple[str | tuple[str, ...], list[str]]] = {
+PICTURES: dict[str, tuple[Beginning, list[str]]] = {
     "pong.png": ("pong-fast-", ["--x", "hours", "--references"]),
     "presets.png": (("pong-ocd-", "pong-paper-"), ["--references", "--figures"]),
     "workers.png": ("workers/", []),
@@ -264,7 +285,7 @@ PICTURES: dict[str, tuple[str | tuple[str, ...], list[str]]] = {
     "ablations.png": ("ablations/", ["--curves", "100"]),
     **{
         f"{game.lower()}.png": (f"{game.lower()}-", ["--references"])
-        for game in GAMES
+        for game in plot_runs.GAMES
         if game != "Pong"
     },
 }
@@ -283,7 +304,10 @@ def main() -> int:
         documents.replace_between(path, name, text)
         print(f"{path.relative_to(HERE.parent)}: {name}")
     for name, (beginning, flags) in PICTURES.items():
-        if found := named(runs, beginning):
+        found = named(runs, beginning)
+        if "hours" in flags:
+            found = [published for published in found if published.facts["hours"] is not None]
+        if found:
             draw(name, [published.folder for published in found], flags)
     return 0
 

@@ -11,8 +11,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from a3c import env as a3c_env
 from a3c import network
-from benchmarks import bench, calibration, contenders, documents, machine, profiling, report
+from benchmarks import (
+    bench,
+    calibration,
+    contenders,
+    documents,
+    machine,
+    profiled_env,
+    profiling,
+    report,
+)
 from benchmarks.contenders import PeerSetting, Setting
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -38,11 +48,13 @@ def test_the_limit_of_a_known_machine() -> None:
     """Analytic: figures one can add up in the head.
 
     A network of two layers, 100 and 10 products: acting takes 220 operations; learning 3·220 less
-    the 200 of the first layer's input gradient, for 6 states per 5 steps.
+    the 200 of the first layer's input gradient, for 6 states per 5 steps; or, without going forward
+    again, 2·220 less 200, and forward once per 5 steps.
     """
     calibration.LAYERS["toy"] = (calibration.Layer(10, 10), calibration.Layer(2, 5))
     try:
         assert calibration.flop("toy") == (220.0, 460.0 * 6 / 5)
+        assert calibration.flop("toy", again=False) == (220.0, 240.0 + 220.0 / 5)
         loops = calibration.Loops(t_frame=1e-3, flop_per_second=1e6)
         expected = 4 / (4e-3 + 220e-6 + 552e-6)
         assert calibration.limit(4, "toy", loops) == pytest.approx(expected)
@@ -122,7 +134,9 @@ def test_ratios_are_taken_within_each_round() -> None:
         pytest.approx([3.0, 3.25, 3.2]),
     ]
     most = calibration.limit(2, "small", calibration.Loops(100e-6, 1e11))
-    assert rows[4].of_rounds == pytest.approx([600 / most, 1300 / most, 640 / most])
+    assert rows[5].of_rounds == pytest.approx([600 / most, 1300 / most, 640 / most])
+    most = calibration.limit(2, "small", calibration.Loops(100e-6, 1e11), again=False)
+    assert rows[6].of_rounds == pytest.approx([600 / most, 1300 / most, 640 / most])
     assert rows[-1].of_rounds == pytest.approx([1.1, 1.2, 1.3])
     assert "| 1.20 (1.10–1.30) | ≥ 1.1 |" in report.bench_table(RESULT)
 
@@ -197,3 +211,18 @@ def test_the_peers_packages_are_pinned_and_name_no_index() -> None:
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines
     assert [line for line in lines if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
+
+
+def test_the_clocked_environment_is_made_as_a_run_makes_its_own(tmp_path, monkeypatch):
+    """Analytic: with all that a run says of it; counts its steps, the emulator's frames and time."""
+    monkeypatch.setattr(a3c_env, "_make_base", a3c_env._make_base)  # which it exchanges
+    settings = a3c_env.EnvSettings("PongNoFrameskip-v4", 0).in_run(str(tmp_path), 0.0)
+    made = profiled_env.make_env(settings, 0, 1, 2, unwritten=())
+    made.reset(seed=0)
+    made.step(0)
+    made.step(1)
+    made.close()
+    seconds = profiled_env.read(tmp_path)
+    assert seconds.n_steps == 2
+    assert seconds.n_frames >= 8
+    assert seconds.process > seconds.env > seconds.emulator > 0

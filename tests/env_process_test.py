@@ -529,7 +529,7 @@ def test_a_process_of_two_is_replaced_with_both():
         assert [pid == old for pid, old in zip(envs.pids, before, strict=True)] == [True, False]
         ((abandoned, why),) = broken.replaced
         assert list(abandoned) == [2, 3]
-        assert why == "worker 1, environment 2 to 3 died (exit code -9)"
+        assert why == "worker 1, environments 2 to 3 died (exit code -9)"
         assert broken.rewards.tolist() == [0, 10, 0, 0]
         np.testing.assert_array_equal(envs.observations[1], [[3, 0], [3, 0], [0, 0], [0, 0]])
         assert envs.next_games == [1, 1, 2, 2]
@@ -546,7 +546,7 @@ def test_an_error_in_one_of_several_arrives_in_words():
         for _ in range(2):
             envs.step(np.array([0, 0, 0]), 0)
         with pytest.raises(
-            EnvError, match=r"^worker 0, environment 0 to 2 failed:\n(.*\n)*.*joystick broke$"
+            EnvError, match=r"^worker 0, environments 0 to 2 failed:\n(.*\n)*.*joystick broke$"
         ):
             envs.step(np.array([0, 0, 0]), 0)
 

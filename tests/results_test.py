@@ -31,7 +31,9 @@ def test_the_documents_say_what_the_results_say(path, name):
 def test_every_place_for_a_table_is_filled():
     """Analytic: a marker in the README that no table belongs to would be out of date unseen."""
     places = re.findall(r"<!-- make results, (\w+):", report.README.read_text(encoding="utf-8"))
-    assert set(places) <= set(report.TABLES)
+    assert {f"make results, {place}" for place in places} == {
+        name for path, name in report.texts(RUNS) if path == report.README
+    }
 
 
 def test_what_is_published_is_small_and_names_no_place_of_ours():
@@ -58,7 +60,16 @@ def test_what_a_run_says_of_itself_is_true(published):
     # One rollout of each environment was not counted.
     n_envs = settings["n_workers"] * settings["envs_per_worker"]
     assert 0 <= len(published.run.games.scores) - facts["games"] <= n_envs
+    if facts["hours"] is not None:
+        assert facts["hours"] == pytest.approx(published.run.games.seconds[-1] / 3600, abs=1e-3)
     if published.evaluation is not None:
+        scores = [game["score"] for game in published.evaluation["games"]]
+        assert len(scores) == publish.N_GAMES
+        assert not published.evaluation["greedy"]
+        summary = published.evaluation["summary"]
+        assert (summary["mean"], summary["sd"]) == pytest.approx(
+            (np.mean(scores), np.std(scores, ddof=1))
+        )
         info = checkpoint.read_info(checkpoint.find(folder))
         assert (info.subject.env_id, info.counters["steps"]) == (facts["env_id"], facts["steps"])
         assert published.evaluation["steps"] == facts["steps"]
@@ -92,6 +103,7 @@ def set_code(folder: pathlib.Path, difference: str = "uncommitted difference: no
 def test_a_run_is_published(run, monkeypatch, capsys):
     """Golden: curves, settings, weights and games of a fresh seed; no statistics, no paths."""
     monkeypatch.setattr(publish, "N_GAMES", 2)
+    monkeypatch.setattr(publish, "revision_here", lambda: "cd" * 20)
     assert publish.main([str(run), "results/pole-s3", "--alone", "--cpu_hours", "0.5"]) == 0
     into = pathlib.Path("results/pole-s3")
     assert json.loads((into / "run.json").read_text()) == {
@@ -105,6 +117,7 @@ def test_a_run_is_published(run, monkeypatch, capsys):
         "resumed": 0,
         "hours": 0.001,
         "cpu_hours": 0.5,
+        "evaluated_by": "cd" * 20,
     }
     for name in ("progress.csv", "monitor/0.0.monitor.csv"):
         assert gzip.decompress((into / f"{name}.gz").read_bytes()) == (run / name).read_bytes()
@@ -136,7 +149,8 @@ def test_what_leads_nowhere_is_refused(run, capsys):
     """Golden: one line, and no folder: code that nobody has, hours with pauses in them, a run under way."""
 
     def refusal(*flags: str) -> str:
-        assert publish.main([str(run), "results/x", "--no_agent", *flags]) == 2
+        how = ["--no_agent", "--cpu_hours", "1", *flags]
+        assert publish.main([str(run), "results/x", *how]) == 2
         assert not pathlib.Path("results/x").exists()
         return capsys.readouterr().err
 
@@ -145,13 +159,37 @@ def test_what_leads_nowhere_is_refused(run, capsys):
     patch = pathlib.Path("other.patch")
     patch.write_text("-a\n+c\n")
     assert "has other changes than other.patch" in refusal("--patch", str(patch))
+    set_code(run, "uncommitted difference:\n-a\n+c\nGIT binary patch")
+    assert "has uncommitted changes" in refusal("--patch", str(patch))
     set_code(run)
     assert "has other changes than other.patch" in refusal("--patch", str(patch))
+    (run / "git.txt").write_text((run / "git.txt").read_text().replace("none", "\n    'x.py'"))
+    assert "has files that nobody else has" in refusal()
+    set_code(run)
     with run_dir.lock(run):
         assert "is in use" in refusal()
-    args = json.loads((run / "args.json").read_text())
-    (run / "args.json").write_text(json.dumps(args | {"resumed": [{"from": 70}]}))
-    assert "its hours have pauses in them" in refusal("--alone")
+    text = (run / "args.json").read_text()
+    args = json.loads(text)
+    for resumed, words in ((["abab"], "pauses in them"), (["abab", "cdcd"], "other code: cdcd")):
+        notes = [{"from": 70, "revision": revision} for revision in resumed]
+        (run / "args.json").write_text(json.dumps(args | {"resumed": notes}))
+        assert words in refusal(*(["--alone"] if len(resumed) == 1 else []))
+    args["params"]["load_ckpt"] = "runs/before"
+    (run / "args.json").write_text(json.dumps(args))
+    assert "began from a checkpoint of another run" in refusal()
+    (run / "args.json").write_text(text)
+    for path, more, words in (
+        ("progress.csv", "75,0.1\n", "its last row and its last checkpoint differ"),
+        ("monitor/0.0.monitor.csv", "1.0,2", "its last line is cut off"),
+    ):
+        whole = (run / path).read_text()
+        (run / path).write_text(whole + more)
+        assert words in refusal()
+        (run / path).write_text(whole)
+    assert publish.main([str(run), "results/x", "--no_agent"]) == 2
+    assert "--alone or --cpu_hours" in capsys.readouterr().err
+    (run / "failure").mkdir()
+    assert "failed: see" in refusal()
     (run / "args.json").unlink()
     assert "cannot read" in refusal()
 
@@ -160,7 +198,10 @@ def test_a_named_patch_is_what_the_code_differed_by(run):
     """Golden: an ablation that no flag makes is a patch, and the run says so."""
     set_code(run, "uncommitted difference:\n-a\n+b\n")
     pathlib.Path("outside.patch").write_text("-a\n+b\n")
-    assert publish.main([str(run), "results/x", "--no_agent", "--patch", "outside.patch"]) == 0
+    assert (
+        publish.main([str(run), "results/x", "--no_agent", "--alone", "--patch", "outside.patch"])
+        == 0
+    )
     assert json.loads(pathlib.Path("results/x/run.json").read_text())["patch"] == "outside.patch"
 
 
@@ -199,11 +240,13 @@ def test_tables_of_runs():
     """Golden: hours only of a run that was alone."""
     runs = [
         published_of("pong-fast-s0", [0.0] * 100 + [20.0] * 120),
-        published_of("pong-fast-s1", [-3.0] * 120, hours=None),
+        published_of("pong-fast-s1", [18.5] * 120, hours=None),
+        published_of("pong-fast-s2", [-3.0] * 120),
     ]
     assert report.pong_table(runs).splitlines()[2:] == [
         "| `results/pong-fast-s0` | 1.90 h, 0.19M steps | 0.22M steps, 2.20 h | 20.0 | 19.3 ± 1.5 |",
-        "| `results/pong-fast-s1` | not | 0.12M steps, 2.0 CPU hours | −3.0 | 19.3 ± 1.5 |",
+        "| `results/pong-fast-s1` | 0.10M steps | 0.12M steps, 2.0 CPU hours | 18.5 | 19.3 ± 1.5 |",
+        "| `results/pong-fast-s2` | not | 0.12M steps, 1.20 h | −3.0 | 19.3 ± 1.5 |",
     ]
     runs = [published_of(f"workers/4x1-s{i}", [-12.0 + 4 * i] * 150) for i in (0, 1)]
     assert report.study_table(runs, "workers/").splitlines()[2:] == [
@@ -211,4 +254,7 @@ def test_tables_of_runs():
     ]
     lines = report.scores_table([published_of("pong-fast-s0", [-3.0] * 120)])
     score = "training: mean of the last 100 games |  |  | −3.0 |"
-    assert lines.splitlines()[2].startswith(f"| **ours** | 0.12M steps | {score}")
+    assert lines.splitlines()[2].startswith(f"| **ours** | 0.12M steps; one run, seed 0 | {score}")
+    both = [published_of("pong-fast-s0", [0.0] * 120), published_of("qbert-s0", [0.0] * 130)]
+    budget = "0.12M steps (Pong); 0.13M steps (Q*bert); one run, seed 0"
+    assert report.scores_table(both).splitlines()[2].startswith(f"| **ours** | {budget} |")

@@ -290,6 +290,10 @@ REFUSED = {
     "three names": (["CartPole-v1", "run", "run"], "unrecognized arguments: run"),
     "an unknown flag": (["run", "--nothing"], "unrecognized arguments: --nothing"),
     "a length of no film": (["run", "--seconds", "9"], "there is none without --video"),
+    "scores of half a game": (
+        ["run", "--video", "x.gif", "--seconds", "9", "--json", "x"],
+        "--json is for games that are played to their end",
+    ),
     "a film of no length": (
         ["run", "--video", "film.gif", "--seconds", "0"],
         "no length of a film",

@@ -353,35 +353,39 @@ def test_apply_clips_then_steps_every_variable() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "n_updates"),
-    # Large enough for two kernels to meet in one array; and 100,000 updates in all.
+    # Large enough for two updates to meet in one array; and 100,000 updates in all.
     [((500, 1000), 25), ((64,), 12_500)],
 )
 def test_no_update_is_lost_under_eight_threads(shape: tuple[int, ...], n_updates: int) -> None:
     """Analytic: with m held at 1 (α = 1, ε = 0), each update subtracts exactly its gradient: thread i's is i.
 
-    Different gradients also tell on an update that takes another's step, since the kernel keeps it in shared memory.
+    Two arrays at once, which must go together: what a thread has in its copy after its update is of one moment.
     """
     n_threads = 8
-    shared = shared_state(
-        {"w": np.zeros(shape, np.float32)}, rmsprop_decay=1.0, rmsprop_epsilon=0.0
-    )
+    zeros = {name: np.zeros(shape, np.float32) for name in ("v", "w")}
+    shared = shared_state(zeros, rmsprop_decay=1.0, rmsprop_epsilon=0.0)
 
     # In one call, where no thread waits for Python.
     def updates(size: int) -> Callable[[], None]:
-        local = {"w": tf.Variable(np.zeros(shape, np.float32))}
+        local = {name: tf.Variable(array) for name, array in zeros.items()}
 
         @tf.function
         def apply() -> None:
             for _ in tf.range(n_updates):
-                shared.apply({"w": tf.fill(shape, float(size))}, tf.constant(1.0), local)
+                gradients = {name: tf.fill(shape, float(size)) for name in zeros}
+                shared.apply(gradients, tf.constant(1.0), local)
+                first = local["v"][..., :1]
+                for copy in local.values():
+                    tf.debugging.assert_equal(copy, tf.broadcast_to(first, shape))
 
         return apply.get_concrete_function()
 
     run_threads([updates(i) for i in range(1, n_threads + 1)])
     total = n_updates * sum(range(1, n_threads + 1))
     assert total < 2**24  # whole numbers up to there are exact
-    np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -total))
-    np.testing.assert_array_equal(shared.mean_squares["w"], np.ones(shape))
+    for name in zeros:
+        np.testing.assert_array_equal(shared.weights[name], np.full(shape, -total))
+        np.testing.assert_array_equal(shared.mean_squares[name], np.ones(shape))
 
     # Negative control: threads that all read before any writes lose all updates but one, and the
     # count shows it.

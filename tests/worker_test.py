@@ -409,6 +409,19 @@ def test_learning_from_some_images_is_learning_from_so_many() -> None:
         np.testing.assert_allclose(moved[0][key], expected, rtol=1e-4, atol=1e-8, err_msg=key)
 
 
+def test_learning_goes_forward_for_the_last_observations_alone() -> None:
+    """Analytic: of two convolutions, learning computes two, and learning anew those of the rollout, too."""
+    shapes = network.weight_shapes("small", (84, 84, 4), N_ACTIONS)
+    h = HYPERPARAMETERS._replace(network="small")
+    envs = types.SimpleNamespace(observations=np.zeros((4, 2, 84, 84, 4), np.uint8))
+    traced = make_traced(make_shared(100, shapes=shapes), envs, h)
+    n_convolutions = [
+        [operation.type for operation in function.graph.get_operations()].count("Conv2D")
+        for function in (traced.act, traced.learn, traced.learn_anew)
+    ]
+    assert n_convolutions == [2, 2, 4]
+
+
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_a_rollout_of_which_nothing_is_left_is_thrown_away(n_envs: int) -> None:
     """Analytic: every environment breaks in the first rollout and in the third: no update, no steps and no
