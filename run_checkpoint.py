@@ -20,6 +20,7 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from a3c.appending import why_unwritable
 from a3c.params import BadInput
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{info.prefix} plays {info.subject.env_id}, which runs the code of a module: if you"
                 f" trust that, name it before the checkpoint"
             )
-        _check_writable(arguments.json)
+        if arguments.json is not None and (reason := why_unwritable(arguments.json)):
+            raise BadInput(f"cannot write {arguments.json}: {reason}")
         return _run(arguments, info)
     except bad_input as error:
         print(f"run_checkpoint.py: error: {error}", file=sys.stderr)
@@ -135,19 +137,6 @@ def _number(text: str, what: str, most: int) -> float:
     if not 0.01 <= number <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is no {what} (0.01 to {most:,})")
     return number
-
-
-def _check_writable(path: pathlib.Path | None) -> None:
-    """Before an hour of play, not after it; an empty file is not left behind."""
-    if path is not None:
-        try:
-            was_there = path.exists()
-            path.open("a").close()
-            if not was_there:
-                path.unlink()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise BadInput(f"cannot write {path}: {reason}") from None
 
 
 def _run(arguments: argparse.Namespace, info: "Info") -> int:

@@ -120,6 +120,21 @@ def open_what_is_closed() -> None:
             setattr(sys, name, os.fdopen(nowhere, "r" if number == 0 else "w"))
 
 
+def why_unwritable(path: pathlib.Path) -> str | None:
+    """Why a file cannot be written, if so: known before an hour of work, and not after it.
+
+    What is there is left alone, and what is not there stays so.
+    """
+    try:
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
+
+
 def in_words(error: Exception) -> str:
     """Why something could not be written: what the system said, by way of Python or TensorFlow."""
     if isinstance(error, OSError):

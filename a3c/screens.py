@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from a3c.appending import why_unwritable
+
 
 class NoScreen(Exception):
     """Pictures cannot be shown or written, and why, in one line."""
@@ -155,14 +157,8 @@ def check_film(path: pathlib.Path) -> None:
     """NoScreen where no film can be written there: known before it is played, and not after it."""
     if path.suffix.lower() not in FORMS:
         raise NoScreen(f"{path}: films are .mp4 or .gif")
-    try:
-        is_new = not path.exists()
-        path.open("ab").close()
-        if is_new:
-            path.unlink()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise NoScreen(f"cannot write {path}: {reason}") from None
+    if reason := why_unwritable(path):
+        raise NoScreen(f"cannot write {path}: {reason}")
     trial = Film(path, fps=1.0, is_trial=True)
     trial.show(np.zeros((64, 64, 3), np.uint8))
     trial.close()

@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "resume": {"params", "run_dir", "checkpoint", "appending"},
     # pictures for people
     "views": {"debug_wrappers", "screens"},
-    "screens": set(),
+    "screens": {"appending"},
     # both
     "evaluation": {
         *("env", "network", "checkpoint", "seeding", "atari_scores", "stopping", "worker"),
