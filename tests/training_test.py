@@ -5,11 +5,11 @@ import csv
 import math
 import os
 import pathlib
-import queue
 import re
 import shutil
 import signal
 import threading
+import time
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -483,7 +483,7 @@ def watched(signals, monkeypatch):
     weights = {"w": np.zeros((2, 3), np.float32)}
     constants = {"rmsprop_decay": 0.99, "rmsprop_epsilon": 0.1, "max_grad_norm": 1.0}
     shared = SharedState(weights, rmsprop_initial=1.0, counters=counters, **constants)
-    reports: queue.SimpleQueue = queue.SimpleQueue()
+    reports = training.Reports()
     log = FakeLog()
     worker = types.SimpleNamespace(episode_value_mean=9.0)
     folder = pathlib.Path("nowhere")
@@ -637,3 +637,19 @@ def test_a_flood_of_reports_does_not_hold_up_the_watch(watched):
     assert clock[0] - before == 10.0
     watched.watch._take_reports(math.inf)
     assert clock[0] - before == 100.0
+
+
+def test_a_signal_in_the_last_moment_of_a_wait_does_not_make_it_last(watched, monkeypatch):
+    """Analytic: a handler that ends after the time is over ends the wait, not begins another."""
+    monkeypatch.setattr(training, "time", time)
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.2))
+    rescue = threading.Timer(10.0, watched.put, [Game(100, 1.0, 5)])
+    try:
+        rescue.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        start = time.monotonic()
+        watched.watch._take_reports(0.2)
+        assert 0.2 <= time.monotonic() - start < 5.0
+    finally:
+        rescue.cancel()
+        signal.signal(signal.SIGALRM, before)

@@ -1,5 +1,6 @@
 """Workers on environments with known answers: what is in a rollout, what an update does, and how often."""
 
+import functools
 import itertools
 import re
 import threading
@@ -407,6 +408,35 @@ def test_learning_from_some_images_is_learning_from_so_many() -> None:
     for key, expected in moved[1].items():
         assert np.abs(expected).max() > 1e-6
         np.testing.assert_allclose(moved[0][key], expected, rtol=1e-4, atol=1e-8, err_msg=key)
+
+
+@pytest.mark.parametrize("compile_act", [False, True])
+def test_bound_functions_do_what_traced_ones_do(compile_act: bool) -> None:
+    """Differential: acting and learning past TensorFlow's handling of arguments and with it, to the bit."""
+    rng = np.random.default_rng(3)
+    envs = NumberedEnvs(4, 2)
+    rollout = Rollout(
+        rng.standard_normal(envs.observations.shape).astype(np.float32),
+        rng.integers(N_ACTIONS, size=(3, 2)).astype(np.int32),
+        rng.standard_normal((3, 2)).astype(np.float32),
+        np.ones((3, 2), np.float32),
+    )
+    moved = []
+    for is_bound in (True, False):
+        shared = make_shared(100, rmsprop_epsilon=0.1)
+        traced = make_traced(shared, envs, compile_act=compile_act)
+        local = LocalNetwork(shared, traced)
+        if not is_bound:
+            local.act = functools.partial(traced.act, local.weights)
+            local.learn = functools.partial(traced.learn, local.weights)
+        outputs, activations = local.act(rollout.observations[0])
+        norm = act_and_learn(local, rollout, 0.01)
+        figures = {"outputs": outputs.numpy(), "norm": norm.numpy()}
+        figures |= {name: x.numpy() for name, x in activations.items()}
+        moved.append(figures | numpy_weights(local.weights))
+    assert moved[0]["norm"] > 0
+    for name, expected in moved[1].items():
+        np.testing.assert_array_equal(moved[0][name], expected, err_msg=name)
 
 
 def test_learning_goes_forward_for_the_last_observations_alone() -> None:
