@@ -8,6 +8,15 @@ no convolution reaches it. FLOP_act is one forward pass; FLOP_learn is forward a
 of the n_steps + 1 states of a rollout, per n_steps. So the limit is what a program would reach that
 does nothing but emulate and multiply, on all cores, without ever waiting.
 
+Workers with one environment each have another limit, for each has weights of its own, more than a
+cache holds, which come through memory whenever they are used:
+
+    cores / (4·t_frame + (FLOP_act + FLOP_learn)/F + bytes/B)    steps/s
+
+B is what one core reads of memory per second; bytes are those of the weights for each act, the
+bootstrap and the backward pass, and of the five arrays that no update can do without: weights and
+statistics, read and written, and the copy. FLOP_learn is here without going forward again.
+
 The loops run in processes of their own (`python -m benchmarks.calibration`), one core each, and
 count CPU time, not time in which something else had the core.
 """
@@ -23,29 +32,31 @@ from typing import NamedTuple
 
 FRAMES_PER_STEP = 4
 MATRIX_SIDE = 1536
+STREAM_BYTES = 2**28  # of memory in one go; caches hold less
 
 
 class Layer(NamedTuple):
-    """Outputs of a layer, and the products that each one sums up."""
+    """Outputs of a layer, at so many places, and the products that each one sums up."""
 
-    outputs: int
+    places: int
+    filters: int
     inputs: int
 
 
 # Of one observation; the heads are for Pong's 6 actions and the value.
 LAYERS = {
     "nature": (
-        Layer(20 * 20 * 32, 8 * 8 * 4),
-        Layer(9 * 9 * 64, 4 * 4 * 32),
-        Layer(7 * 7 * 64, 3 * 3 * 64),
-        Layer(512, 7 * 7 * 64),
-        Layer(6 + 1, 512),
+        Layer(20 * 20, 32, 8 * 8 * 4),
+        Layer(9 * 9, 64, 4 * 4 * 32),
+        Layer(7 * 7, 64, 3 * 3 * 64),
+        Layer(1, 512, 7 * 7 * 64),
+        Layer(1, 6 + 1, 512),
     ),
     "small": (
-        Layer(20 * 20 * 16, 8 * 8 * 4),
-        Layer(9 * 9 * 32, 4 * 4 * 16),
-        Layer(256, 9 * 9 * 32),
-        Layer(6 + 1, 256),
+        Layer(20 * 20, 16, 8 * 8 * 4),
+        Layer(9 * 9, 32, 4 * 4 * 16),
+        Layer(1, 256, 9 * 9 * 32),
+        Layer(1, 6 + 1, 256),
     ),
 }
 
@@ -62,6 +73,7 @@ class Loops(NamedTuple):
 
     t_frame: float
     flop_per_second: float
+    bytes_per_second: float
 
 
 def flop(network: str, steps_per_update: int = 5, again: bool = True) -> Flop:
@@ -70,7 +82,7 @@ def flop(network: str, steps_per_update: int = 5, again: bool = True) -> Flop:
     As the algorithm is written down, learning goes forward and backward through all states of a
     rollout. Not `again`: forward through the last alone, and backward through the others.
     """
-    layers = [2.0 * outputs * inputs for outputs, inputs in LAYERS[network]]
+    layers = [2.0 * places * filters * inputs for places, filters, inputs in LAYERS[network]]
     # Backward: as much again for the weights' gradients, and as much for the inputs', which the
     # first layer's input, the observation, does not need.
     forward = sum(layers)
@@ -90,8 +102,20 @@ def limit(
     return cores / (FRAMES_PER_STEP * loops.t_frame + (act + learn) / loops.flop_per_second)
 
 
+def bytes_moved(network: str, steps_per_update: int = 5) -> float:
+    """Of weights and statistics, per step of a worker with one environment."""
+    weights = 4 * sum(filters * (inputs + 1) for _, filters, inputs in LAYERS[network])
+    return weights * (steps_per_update + 2 + 5) / steps_per_update
+
+
+def narrow_limit(cores: int, network: str, loops: Loops) -> float:
+    """Steps/s of workers with one environment each that emulate, multiply and move weights."""
+    seconds = cores / limit(cores, network, loops, again=False)
+    return cores / (seconds + bytes_moved(network) / loops.bytes_per_second)
+
+
 def measure_loops(seconds: float) -> Loops:
-    """Run both one-core loops, one after the other, in a process of their own."""
+    """Run the one-core loops, one after the other, in a process of their own."""
     return Loops(**_ended(_started("loops", seconds)))
 
 
@@ -148,9 +172,11 @@ def _loops(seconds: float) -> dict[str, float]:
 
     matrix = generator.standard_normal((MATRIX_SIDE, MATRIX_SIDE)).astype(np.float32)
     product = np.empty_like(matrix)
-    t_product = _per_call(lambda: np.matmul(matrix, matrix, out=product), seconds / 2)
-    t_frame = _per_call(one_step, seconds / 2) / FRAMES_PER_STEP
-    return Loops(t_frame, 2 * MATRIX_SIDE**3 / t_product)._asdict()
+    t_product = _per_call(lambda: np.matmul(matrix, matrix, out=product), seconds / 3)
+    t_frame = _per_call(one_step, seconds / 3) / FRAMES_PER_STEP
+    stream = np.ones(STREAM_BYTES // 4, np.float32)
+    t_stream = _per_call(lambda: np.dot(stream, stream), seconds / 3)
+    return Loops(t_frame, 2 * MATRIX_SIDE**3 / t_product, stream.nbytes / t_stream)._asdict()
 
 
 def _atari_step(seconds: float) -> dict[str, float]:

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import statistics
@@ -15,13 +16,23 @@ from benchmarks import calibration, documents
 
 BENCH_README = pathlib.Path(__file__).resolve().with_name("README.md")
 README = BENCH_README.parent.parent / "README.md"
+Round = dict[str, Any]
+Slot = dict[str, Any]
+Limit = Callable[[int, str, calibration.Loops], float]
+
+NARROW = "16 × 1 nature"
+LIMITS: tuple[tuple[str, str, Limit], ...] = (
+    ("the machine's limit", "≥ 0.6", calibration.limit),
+    (
+        "the same without going forward again to learn",
+        "",
+        functools.partial(calibration.limit, again=False),
+    ),
+)
 # Speed-up over one thread to a fixed score (Mnih et al. 2016, Table 2).
 PAPERS_SPEED_UP = {1: "1.0", 2: "2.1", 4: "3.7", 8: "6.9", 16: "12.5"}
 # Other programs' share of the machine in any slot above which the table says so.
 WORTH_SAYING = 0.03
-
-Round = dict[str, Any]
-Slot = dict[str, Any]
 
 
 class Ratio(NamedTuple):
@@ -54,23 +65,26 @@ def best(rounds: Sequence[Round], wanted: Callable[[Slot], bool]) -> str:
     return max(names, key=lambda name: statistics.median(speeds(rounds, name)))
 
 
-def limits(rounds: Sequence[Round], cores: int, network: str, again: bool = True) -> list[float]:
-    """The machine's limit in each round: of the loops before and after it, the mean."""
+def limits(
+    rounds: Sequence[Round], cores: int, network: str, limit: Limit = calibration.limit
+) -> list[float]:
+    """A limit in each round: of the loops before and after it, the mean."""
     return [
-        statistics.mean(
-            calibration.limit(cores, network, calibration.Loops(**loops), again=again)
-            for loops in r["loops"]
-        )
+        statistics.mean(limit(cores, network, calibration.Loops(**loops)) for loops in r["loops"])
         for r in rounds
     ]
+
+
+def over(these: Sequence[float], those: Sequence[float]) -> list[float]:
+    """The ratio of each pair."""
+    return [this / that for this, that in zip(these, those, strict=True)]
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
     """Everything that has a target."""
     rounds, cores = result["rounds"], result["cores"]
-    narrow = "16 × 1 nature"
     rows = []
-    wide, peer, limit = {}, {}, {}
+    wide, peer = {}, {}
     for network in ("nature", "small"):
         wide[network] = best(
             rounds,
@@ -82,26 +96,21 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
             rounds,
             lambda slot, network=network: "vec" in slot and slot["network"] == network,  # type: ignore[misc]
         )
-        limit[network] = limits(rounds, cores, network)
 
     def of_peer(name: str, network: str) -> list[float]:
-        theirs = speeds(rounds, peer[network])
-        return [our / their for our, their in zip(speeds(rounds, name), theirs, strict=True)]
+        return over(speeds(rounds, name), speeds(rounds, peer[network]))
 
-    rows.append(Ratio(f"{narrow} / the peer's best", "≥ 1.1", of_peer(narrow, "nature")))
+    rows.append(Ratio(f"{NARROW} / the peer's best", "≥ 1.1", of_peer(NARROW, "nature")))
     for network in ("nature", "small"):
         name = f"{wide[network]} / the peer's best with this network"
         rows.append(Ratio(name, "≥ 2.0", of_peer(wide[network], network)))
     for network in ("nature", "small"):
-        ours = speeds(rounds, wide[network])
-        saving = limits(rounds, cores, network, again=False)
-        for name, required, most in (
-            ("the machine's limit", "≥ 0.6", limit[network]),
-            ("the same without going forward again to learn", "", saving),
-        ):
-            of_limit = [our / its for our, its in zip(ours, most, strict=True)]
-            rows.append(Ratio(f"{wide[network]} / {name}", required, of_limit))
-    for name in (narrow, wide["nature"], wide["small"]):
+        for words, required, limit in LIMITS:
+            of_limit = over(speeds(rounds, wide[network]), limits(rounds, cores, network, limit))
+            rows.append(Ratio(f"{wide[network]} / {words}", required, of_limit))
+    most = limits(rounds, cores, "nature", calibration.narrow_limit)
+    rows.append(Ratio(f"{NARROW} / its limit", "", over(speeds(rounds, NARROW), most)))
+    for name in (NARROW, wide["nature"], wide["small"]):
         costs = [slot["env_cost"] for slot in of_setting(rounds, name)]
         rows.append(
             Ratio(f"environment process / four `AtariEnv.step`, CPU, {name}", "≤ 1.4", costs)
@@ -135,15 +144,18 @@ def bench_table(result: dict[str, Any]) -> str:
         lines.append(
             f"| the machine's limit, {network} | {spread(limits(rounds, cores, network), '.0f')} |"
         )
+    most = limits(rounds, cores, "nature", calibration.narrow_limit)
+    lines.append(f"| the limit of {NARROW}, whose weights move | {spread(most, '.0f')} |")
     lines += ["", "| ratio | | required |", "|---|---|---|"]
     for row in ratios(result):
         lines.append(f"| {row.name} | {spread(row.of_rounds, '.2f')} | {row.required} |")
     frames = spread([1e6 * loop["t_frame"] for loop in loops], ".0f")
     products = spread([loop["flop_per_second"] / 1e9 for loop in loops], ".0f")
+    memory = spread([loop["bytes_per_second"] / 1e9 for loop in loops], ".1f")
     lines += [
         "",
-        f"One core took {frames} µs for an emulator frame and did {products} GFLOP/s in a matrix"
-        " product, in the same minutes.",
+        f"One core took {frames} µs for an emulator frame, did {products} GFLOP/s in a matrix"
+        f" product and read {memory} GB/s of memory, in the same minutes.",
     ]
     others = max(slot["others"] + slot["stolen"] for r in rounds for slot in r["slots"])
     if others > WORTH_SAYING:

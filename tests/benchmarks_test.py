@@ -37,11 +37,17 @@ def test_the_limit_counts_every_product_of_the_network(name: str) -> None:
     weights = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
     activations = network.forward(name, weights, tf.zeros((1, 84, 84, 4), tf.uint8)).activations
     layers = [
-        calibration.Layer(int(np.prod(output.shape)), int(np.prod(shapes[f"{layer}_kernel"][:-1])))
+        calibration.Layer(
+            int(np.prod(output.shape[:-1])),
+            output.shape[-1],
+            int(np.prod(shapes[f"{layer}_kernel"][:-1])),
+        )
         for layer, output in activations.items()
     ]
-    heads = calibration.Layer(6 + 1, shapes["policy_kernel"][0])
+    heads = calibration.Layer(1, 6 + 1, shapes["policy_kernel"][0])
     assert (*layers, heads) == calibration.LAYERS[name]
+    n_bytes = sum(array.nbytes for array in weights.values())
+    assert calibration.bytes_moved(name, 5) * 5 == 12 * n_bytes
 
 
 def test_the_limit_of_a_known_machine() -> None:
@@ -49,15 +55,19 @@ def test_the_limit_of_a_known_machine() -> None:
 
     A network of two layers, 100 and 10 products: acting takes 220 operations; learning 3·220 less
     the 200 of the first layer's input gradient, for 6 states per 5 steps; or, without going forward
-    again, 2·220 less 200, and forward once per 5 steps.
+    again, 2·220 less 200, and forward once per 5 steps. Of its 110 + 12 weights, 4 bytes each, 12
+    arrays move per 5 steps.
     """
-    calibration.LAYERS["toy"] = (calibration.Layer(10, 10), calibration.Layer(2, 5))
+    calibration.LAYERS["toy"] = (calibration.Layer(1, 10, 10), calibration.Layer(1, 2, 5))
     try:
         assert calibration.flop("toy") == (220.0, 460.0 * 6 / 5)
         assert calibration.flop("toy", again=False) == (220.0, 240.0 + 220.0 / 5)
-        loops = calibration.Loops(t_frame=1e-3, flop_per_second=1e6)
+        loops = calibration.Loops(t_frame=1e-3, flop_per_second=1e6, bytes_per_second=1e6)
         expected = 4 / (4e-3 + 220e-6 + 552e-6)
         assert calibration.limit(4, "toy", loops) == pytest.approx(expected)
+        moving = 122 * 4 * 12 / 5 * 1e-6
+        expected = 4 / (4e-3 + 220e-6 + 284e-6 + moving)
+        assert calibration.narrow_limit(4, "toy", loops) == pytest.approx(expected)
     finally:
         del calibration.LAYERS["toy"]
 
@@ -78,10 +88,13 @@ def test_a_wide_setting_has_two_workers(cores: int) -> None:
         assert setting.n_workers >= 2
 
 
+LOOPS = calibration.Loops(t_frame=100e-6, flop_per_second=1e11, bytes_per_second=1e10)
+
+
 def result_of(speeds: dict[Any, list[float]]) -> dict[str, Any]:
     """A benchmark's result with these steps/s in its rounds."""
     n_rounds = len(next(iter(speeds.values())))
-    loops = {"t_frame": 100e-6, "flop_per_second": 1e11}
+    loops = LOOPS._asdict()
     return {
         "date": "2020-01-01 00:00",
         "command": "make bench",
@@ -133,10 +146,12 @@ def test_ratios_are_taken_within_each_round() -> None:
         pytest.approx([2.0, 2.2, 2.3]),
         pytest.approx([3.0, 3.25, 3.2]),
     ]
-    most = calibration.limit(2, "small", calibration.Loops(100e-6, 1e11))
+    most = calibration.limit(2, "small", LOOPS)
     assert rows[5].of_rounds == pytest.approx([600 / most, 1300 / most, 640 / most])
-    most = calibration.limit(2, "small", calibration.Loops(100e-6, 1e11), again=False)
+    most = calibration.limit(2, "small", LOOPS, again=False)
     assert rows[6].of_rounds == pytest.approx([600 / most, 1300 / most, 640 / most])
+    most = calibration.narrow_limit(2, "nature", LOOPS)
+    assert rows[7].of_rounds == pytest.approx([110 / most, 240 / most, 130 / most])
     assert rows[-1].of_rounds == pytest.approx([1.1, 1.2, 1.3])
     assert "| 1.20 (1.10–1.30) | ≥ 1.1 |" in report.bench_table(RESULT)
 
