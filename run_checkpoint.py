@@ -36,8 +36,9 @@ WINDOW_FPS = 60.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play; returns the exit status."""
-    from a3c import checkpoint, env, env_process, screens
+    from a3c import checkpoint, env, env_process, screens, stopping
 
+    stopping.give_handlers_a_stack()
     bad_input = (BadInput, checkpoint.UnusableCheckpoint, env.UnsupportedEnv, screens.NoScreen)
     try:
         arguments = _parse(argv)
@@ -151,14 +152,18 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
     if arguments.video is not None:
         screens.check_film(arguments.video)
 
-    from a3c import checkpoint, env, evaluation, network
+    from a3c import checkpoint, env, hush, stopping
+
+    with hush.hushed():
+        from a3c import evaluation, network
 
     settings = evaluation.settings_of(info.subject, arguments.seed)
     description = env.describe_env(settings)
     found = (description.observation_shape, description.n_actions)
     subject = info.subject._replace(observation_shape=found[0], n_actions=found[1])
     checkpoint.check_fits(info, subject)
-    network.keep_operations_whole()
+    with stopping.kept_from_new_threads():
+        network.start_tensorflow()
     policy = evaluation.load_policy(info, arguments.greedy)
 
     n_games = arguments.episodes or (1 if arguments.video else evaluation.N_GAMES)

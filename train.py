@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, make the run folder, train; returns the exit status."""
-    from a3c import appending, stopping
+    from a3c import appending, hush, stopping
 
     signals = stopping.StopSignals()  # before anything slow: Ctrl-C should find it in place
     appending.open_what_is_closed()  # and before anything opens a file
@@ -91,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if signals.event.is_set():
             _say(folder, "stopped before the first update")
             return signals.exit_status
-        from a3c import training
+        with hush.hushed():
+            from a3c import training
 
         return training.train(parsed.params, subject, envs, folder, signals, info, standing)
     except bad_input as error:

@@ -51,7 +51,7 @@ import gymnasium
 import numpy as np
 
 from a3c.monitor import Game, Monitor
-from a3c.stopping import Stopped
+from a3c.stopping import SIGNALS, Stopped
 
 RESET = -1
 HEAD = struct.Struct("=?I")  # is this an error? how many bytes, with these
@@ -62,9 +62,6 @@ CLOSING_SECONDS = 2.0
 LEAST_BUILDING_SECONDS = 60.0
 # How long a stop may go unnoticed while an answer is awaited.
 POLL_SECONDS = 0.5
-STOP_SIGNALS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
 
 
 class EnvError(Exception):
@@ -261,7 +258,7 @@ def _ignored_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread may; _serve ignores them too, if a moment later.
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     try:
         yield
     finally:
@@ -299,7 +296,7 @@ def _serve(
     first: int,
 ) -> None:
     """Be one environment process until the worker hangs up."""
-    for number in STOP_SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     _end_with_the_run()
     cv2.setNumThreads(0)

@@ -26,7 +26,7 @@ import tensorflow as tf
 from a3c import atari_scores, checkpoint, env, network, seeding
 from a3c.checkpoint import Info, Subject
 from a3c.env import EnvDescription, EnvProcesses, EnvSettings, StepResult
-from a3c.stopping import StopFlag
+from a3c.stopping import StopFlag, kept_from_new_threads
 from a3c.worker import sample_actions
 
 N_GAMES = 30
@@ -236,9 +236,11 @@ def play_many(
     stop = StopFlag()
     with concurrent.futures.ThreadPoolExecutor(n_at_once) as players:
         try:
-            games = [
-                players.submit(play, policy, settings, number, stop) for number in range(n_games)
-            ]
+            with kept_from_new_threads():
+                games = [
+                    players.submit(play, policy, settings, number, stop)
+                    for number in range(n_games)
+                ]
             for game in concurrent.futures.as_completed(games):
                 if (played := game.result()) is not None:
                     yield played

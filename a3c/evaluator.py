@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from a3c import checkpoint, evaluation
 from a3c.checkpoint import CannotSave, Checkpointer, Subject
 from a3c.shared import Counters, SharedState
-from a3c.stopping import StopFlag
+from a3c.stopping import StopFlag, kept_from_new_threads
 
 CSV = "evaluations.csv"
 LOOK_INTERVAL_SECONDS = 0.2
@@ -100,7 +100,8 @@ class Evaluator:
         self._thread = threading.Thread(
             target=self._evaluate, args=(counts.steps,), name="evaluation"
         )
-        self._thread.start()
+        with kept_from_new_threads():
+            self._thread.start()
         return True
 
     def forget(self, n_steps: int) -> None:

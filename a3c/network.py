@@ -42,15 +42,19 @@ class Predictions(NamedTuple):
     activations: dict[str, tf.Tensor]  # each hidden layer's output
 
 
-def keep_operations_whole() -> None:
-    """No operation is split over threads; to be said before the first one.
+def start_tensorflow() -> None:
+    """Start TensorFlow's threads, in none of which any operation is split; to be called first.
 
     Many workers share the cores already, and with pools of TensorFlow's own, calls hop from their
     thread to a pool's and back. (Compiled calls run in the thread that made them. Gradients, which
     are not compiled, go to one pool of as many threads as cores, whatever is said here.)
+
+    What a thread lets in of signals is the starting thread's business at that moment; a first
+    operation, compiled, leaves none to be started later.
     """
     tf.config.threading.set_inter_op_parallelism_threads(-1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.function(tf.square, jit_compile=True)(tf.ones(()))
 
 
 def weight_shapes(

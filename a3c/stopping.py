@@ -3,11 +3,24 @@
 The first signal asks: the update under way is finished, everything is saved, and the exit status is
 128 + the signal's number. A second Ctrl-C does not ask. Imports nothing heavy, so that it stands
 before TensorFlow is loaded.
+
+No handler may run on the stack of a thread that computes: TensorFlow's matrix products, compiled on
+the spot, let the stack pointer point into ordinary memory, and what the system writes below it for
+the handler (kilobytes, with all registers) overwrites what lies there: weights, or the allocator's
+own books. So the main thread's handlers get a stack of their own, and all other threads that
+compute are started so that they get no signal.
 """
 
+import contextlib
+import faulthandler
 import os
 import signal
+from collections.abc import Iterator
 from types import FrameType
+
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 
 class Stopped(Exception):
@@ -37,7 +50,8 @@ class StopSignals:
     def __init__(self) -> None:
         self.event = StopFlag()  # set by a signal, by a failure, and at the end
         self.received: int | None = None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        give_handlers_a_stack()
+        for number in SIGNALS:
             # What was ignored when we started stays ignored: nohup means it.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
@@ -52,3 +66,23 @@ class StopSignals:
     @property
     def exit_status(self) -> int:
         return 0 if self.received is None else 128 + self.received
+
+
+def give_handlers_a_stack() -> None:
+    """Have the main thread, which must call this, run handlers on another stack than its own.
+
+    Python's handlers go there if there is one, but only faulthandler makes one. It also tells where
+    the program was, should it crash after all.
+    """
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file=2)
+
+
+@contextlib.contextmanager
+def kept_from_new_threads() -> Iterator[None]:
+    """No thread that is started meanwhile gets a signal to handle; one that comes now, waits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

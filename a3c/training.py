@@ -25,7 +25,7 @@ from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.params import Params
 from a3c.position import Position, WorkerPosition
 from a3c.shared import Counters, Counts, SharedState
-from a3c.stopping import Stopped, StopSignals
+from a3c.stopping import Stopped, StopSignals, kept_from_new_threads
 from a3c.worker import (
     EnvRestart,
     Failure,
@@ -59,8 +59,9 @@ def train(
 
     `standing` is there if the run is resumed in its own folder.
     """
-    network.keep_operations_whole()
     _keep_freed_memory()
+    with kept_from_new_threads():
+        network.start_tensorflow()
     counts = Counts(**restore_from.counters) if restore_from else Counts()
     is_resumed = standing is not None
     log = logs.RunLog(folder, counts.steps, params.n_steps, resumed=is_resumed)
@@ -270,8 +271,9 @@ class _Watch:
             threading.Thread(target=worker.run, name=f"worker-{worker.number}")
             for worker in self._workers
         ]
-        for thread in threads:
-            thread.start()
+        with kept_from_new_threads():
+            for thread in threads:
+                thread.start()
         try:
             self._watch(threads)
         finally:

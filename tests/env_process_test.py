@@ -19,14 +19,13 @@ import pytest
 from a3c import env_process
 from a3c.env import EnvProcesses, EnvSettings, close_all, describe_env, make_env
 from a3c.env_process import (
-    STOP_SIGNALS,
     EnvError,
     EnvProcess,
     RestartLimit,
     SharedObservations,
     _receive_exactly,
 )
-from a3c.stopping import StopFlag, Stopped
+from a3c.stopping import SIGNALS, StopFlag, Stopped
 from tests.processes import state_parent_and_session, wait_until
 
 TOY = "tests.toys:toys/"
@@ -82,15 +81,15 @@ def test_stop_signals_are_ignored_from_birth():
 
     Ctrl-C reaches every process of a terminal.
     """
-    handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
+    handlers = [signal.getsignal(number) for number in SIGNALS]
     with processes(TOY + "Vector-v0") as envs:
         envs.reset()
-        for number in STOP_SIGNALS:
+        for number in SIGNALS:
             assert ignores(envs.pids[0], number)
             assert ignores(parent_of(envs.pids[0]), number)
             os.kill(envs.pids[0], number)
         assert envs.step(np.array([1]), 0).rewards == [10]
-    assert [signal.getsignal(number) for number in STOP_SIGNALS] == handlers
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
 
 
 def test_close_ends_every_process():

@@ -1,6 +1,7 @@
 """Evaluation: whole games by the published protocol, and the same ones however they are played."""
 
 import math
+import signal
 
 import gymnasium
 import numpy as np
@@ -10,7 +11,7 @@ from a3c import atari_scores, env, evaluation, network, params, seeding
 from a3c.checkpoint import Subject
 from a3c.env_process import EnvError
 from a3c.evaluation import Game, Policy
-from a3c.stopping import StopFlag
+from a3c.stopping import SIGNALS, StopFlag
 from tests.agents import CARTPOLE, SHORT_PONG, make_weights, save
 from tests.fakes import NumberedEnvs
 
@@ -151,6 +152,19 @@ def test_a_game_without_end_is_cut_off():
     assert envs.n_frames == 42
     paid = sum(np.float32(n + action / 10) for n, action in enumerate(actions))
     assert game == Game(3, pytest.approx(paid), 9, True)
+
+
+def test_games_at_once_are_played_where_no_signal_comes(monkeypatch):
+    """Analytic: the threads compute; what would handle a signal there could damage what they use."""
+    blocked = []
+
+    def play(policy, settings, number, stop):
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return Game(number, 1.0, 10, False)
+
+    monkeypatch.setattr(evaluation, "play", play)
+    assert len(play_all(CARTPOLE, seed=0, n_games=3, n_at_once=2)) == 3
+    assert [each >= set(SIGNALS) for each in blocked] == [True] * 3
 
 
 def test_a_game_that_is_stopped_does_not_count():

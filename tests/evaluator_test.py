@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import signal
 import threading
 import time
 
@@ -13,6 +14,7 @@ from a3c import checkpoint, evaluation, evaluator
 from a3c.evaluation import Game
 from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.shared import Counters, Counts, SharedState
+from a3c.stopping import SIGNALS
 from tests.agents import CARTPOLE, make_weights
 
 DEADLINE_SECONDS = 120.0
@@ -90,6 +92,21 @@ def test_a_resumed_run_waits_for_its_next_multiple(tmp_path, scores):
     scores[:] = [1.0, 1.0]
     training.move_on(1)
     assert training.evaluate().n_steps == 300
+
+
+def test_games_are_played_where_no_signal_comes(tmp_path, monkeypatch):
+    """Analytic: the thread computes; what would handle a signal there could damage what it uses."""
+    blocked = []
+
+    def play(policy, settings, number, stop):
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return Game(number, 1.0, 10, False)
+
+    monkeypatch.setattr(evaluation, "play", play)
+    training = Training(tmp_path)
+    training.move_on(100)
+    training.evaluate()
+    assert [each >= set(SIGNALS) for each in blocked] == [True, True]
 
 
 def test_figures_by_hand(tmp_path, scores):

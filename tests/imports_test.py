@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "logs": {"appending", "events"},
     "debug_dump": set(),
     "stopping": set(),
+    "hush": set(),
     "shared": {"network", "optimizer"},
     "bundle": set(),
     "checkpoint": {"shared", "position", "appending", "bundle"},

@@ -91,7 +91,7 @@ def record(
         mock.patch.object(env, "EnvProcesses", Recorder),
         mock.patch.object(network, "initial_weights", lambda *a: change_initial_weights(draw(*a))),
         # Only a process that has not used TensorFlow yet can configure it.
-        mock.patch.object(network, "keep_operations_whole", return_value=None),
+        mock.patch.object(network, "start_tensorflow", return_value=None),
         _signal_handlers_kept(),
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(said),

@@ -26,7 +26,7 @@ PONG = "tests.toys:toys/ShortPong-v0"
 @pytest.fixture(autouse=True)
 def work(tmp_path, monkeypatch):
     """Runs of train.py's main in this process, each in a folder below an empty one."""
-    monkeypatch.setattr(network, "keep_operations_whole", lambda: None)
+    monkeypatch.setattr(network, "start_tensorflow", lambda: None)
     monkeypatch.chdir(tmp_path)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
@@ -167,7 +167,7 @@ def test_a_console_on_a_full_disk_stops_nothing(monkeypatch):
 def two_checkpoints(tmp_path_factory):
     """A run of two workers with checkpoints at 0, 40 and 80 steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(network, "keep_operations_whole", lambda: None)
+        patch.setattr(network, "start_tensorflow", lambda: None)
         patch.chdir(tmp_path_factory.mktemp("made"))
         flags = ["--network", "mlp", "--n_workers", "2", "--log_dir", "run"]
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -25,7 +25,7 @@ def no_display(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.setenv(name, "")  # so that it is put back, whatever happens to it meanwhile
         monkeypatch.delenv(name)
-    monkeypatch.setattr(network, "keep_operations_whole", lambda: None)
+    monkeypatch.setattr(network, "start_tensorflow", lambda: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,16 @@
-"""Signals: the first one asks, a second Ctrl-C does not, and what was ignored stays ignored."""
+"""Signals: the first one asks, a second Ctrl-C does not, and what was ignored stays ignored.
 
+And none is handled where TensorFlow computes.
+"""
+
+import concurrent.futures
 import pathlib
 import signal
 import subprocess
 
 import pytest
 
+from a3c.stopping import SIGNALS, kept_from_new_threads
 from tests import processes
 
 # A run in small: asked to stop, it goes on until it is told that all is saved.
@@ -109,3 +114,71 @@ def test_it_stands_before_anything_heavy(tmp_path):
     process = processes.start(["-c", script], tmp_path)
     assert process.wait(processes.DEADLINE_SECONDS) == 0
     assert processes.outputs(tmp_path) == {"stdout": "False False\n", "stderr": ""}
+
+
+# Where handlers run
+
+STACK = """
+import ctypes, signal
+from a3c import stopping
+
+class Stack(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+class Action(ctypes.Structure):
+    _fields_ = [
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_char * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    ]
+
+SS_DISABLE, SA_ONSTACK = 2, 0x08000000
+stopping.StopSignals()
+libc, stack, actions = ctypes.CDLL(None), Stack(), [Action() for _ in stopping.SIGNALS]
+libc.sigaltstack(None, ctypes.byref(stack))
+for number, action in zip(stopping.SIGNALS, actions):
+    libc.sigaction(int(number), None, ctypes.byref(action))
+print(not stack.flags & SS_DISABLE, stack.size, [bool(a.flags & SA_ONSTACK) for a in actions])
+"""
+# What the system writes for a handler, with all registers of the largest processors: 11 kB.
+FRAME_BYTES = 12 * 1024
+
+
+def test_handlers_run_on_a_stack_of_their_own(tmp_path):
+    """Analytic: what TensorFlow computes with lies where the stack pointer of its thread points."""
+    process = processes.start(["-c", STACK], tmp_path)
+    assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
+    is_there, size, are_used = processes.outputs(tmp_path)["stdout"].split(maxsplit=2)
+    assert (is_there, are_used) == ("True", "[True, True, True]\n")
+    assert int(size) >= FRAME_BYTES
+
+
+def test_a_thread_that_is_started_aside_gets_no_signal():
+    """Analytic: what it blocks; afterwards its maker, and threads started then, are as before."""
+
+    def blocked() -> set[signal.Signals]:
+        return signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def blocked_in_a_thread() -> set[signal.Signals]:
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            return threads.submit(blocked).result()
+
+    before = blocked()
+    assert before.isdisjoint(SIGNALS)
+    with kept_from_new_threads():
+        assert blocked_in_a_thread() == before | set(SIGNALS)
+    assert blocked() == blocked_in_a_thread() == before
+
+
+def test_a_signal_that_comes_meanwhile_is_heeded_afterwards():
+    """Analytic: it waits, and is not lost."""
+    seen = []
+    before = signal.signal(signal.SIGHUP, lambda *_: seen.append("heeded"))
+    try:
+        with kept_from_new_threads():
+            signal.raise_signal(signal.SIGHUP)
+            seen.append("let in")
+        assert seen == ["let in", "heeded"]
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -4,6 +4,7 @@ Each run is a process that imports TensorFlow, so a few runs, most of them side 
 tests.
 """
 
+import contextlib
 import csv
 import json
 import os
@@ -25,6 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 from a3c import checkpoint, logs
+from a3c.stopping import SIGNALS
 from tests import processes
 
 TRAIN = processes.ROOT / "train.py"
@@ -377,6 +379,7 @@ def ended(start, finished, tmp_path_factory) -> Iterator[dict[str, Ended]]:
         processes.wait_until(lambda: re.search(r" [1-9]\d* games", terminal.shown()), "games")
         notes = {"maps": {pid: libraries(pid) for pid in processes.members(ctrl_c.process.pid)}}
         n_others["ctrl_c"] = len(ctrl_c.others())
+        notes["threads"] = threads_of(ctrl_c.process.pid)
         terminal.press_ctrl_c()
 
         term.wait_until_training(n_steps=1500)
@@ -403,6 +406,24 @@ def ends_by_another_sigint(process: subprocess.Popen) -> bool:
     return process.poll() is not None
 
 
+class Thread(NamedTuple):
+    """What the system says of a thread."""
+
+    seconds: float  # that it has computed
+    blocked: int  # a bit for each signal
+
+
+def threads_of(pid: int) -> dict[int, Thread]:
+    found = {}
+    for folder in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            times = (folder / "stat").read_text().rpartition(")")[2].split()[11:13]
+            blocked = re.search(r"^SigBlk:\t(\w+)$", (folder / "status").read_text(), re.M)
+            seconds = sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+            found[int(folder.name)] = Thread(seconds, int(blocked[1], 16))
+    return found
+
+
 def libraries(pid: int) -> str:
     return pathlib.Path(f"/proc/{pid}/maps").read_text()
 
@@ -413,6 +434,19 @@ def test_no_environment_process_maps_tensorflow(ended):
     assert [pid for pid in maps if "tensorflow" in maps[pid]] == [run.process.pid]
     # At least a process for each worker's environments, and the server that these come from.
     assert len([pid for pid in maps if pid != run.process.pid and "ale_py" in maps[pid]]) >= 3
+
+
+def test_no_thread_that_computes_lets_a_signal_in(ended):
+    """Analytic: the main thread, whose handlers have a stack of their own, aside. There are others
+    that wait for what never comes, like those of NumPy's linear algebra.
+    """
+    run, threads = ended["ctrl_c"].run, ended["ctrl_c"].notes["threads"]
+    stops = sum(1 << (number - 1) for number in SIGNALS)
+    assert not threads[run.process.pid].blocked & stops
+    open_to_some = {t for t in threads if threads[t].blocked & stops != stops}
+    busy = {t for t in threads if threads[t].seconds >= 0.05} - {run.process.pid}
+    assert len(busy) >= 2  # the workers
+    assert not busy & open_to_some, threads
 
 
 def assert_saved(run: Run) -> None:

@@ -63,7 +63,7 @@ class _EveryThird(collections.abc.Collection):
 @pytest.fixture(autouse=True)
 def whole(monkeypatch):
     """Threads of TensorFlow's cannot be configured in a process that has used it already."""
-    monkeypatch.setattr(network, "keep_operations_whole", lambda: None)
+    monkeypatch.setattr(network, "start_tensorflow", lambda: None)
 
 
 @pytest.fixture
