@@ -25,6 +25,7 @@ from a3c.evaluator import Evaluated
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import Stopped, StopSignals
 from a3c.worker import EnvRestart, Failure, Game, Measurement, Report
+from tests import processes
 from tests.fakes import NumberedEnvs
 from tests.processes import wait_until
 
@@ -653,3 +654,29 @@ def test_a_signal_in_the_last_moment_of_a_wait_does_not_make_it_last(watched, mo
     finally:
         rescue.cancel()
         signal.signal(signal.SIGALRM, before)
+
+
+# Prints of two blocks, the second after all that is free was given back, whether huge pages are
+# asked for where they lie.
+WHERE = """
+import ctypes, pathlib, re
+from a3c import training
+training._keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+for _ in range(2):
+    middle = libc.malloc(ctypes.c_size_t(2**25)) + 2**24
+    for area in re.split("\\n(?=[0-9a-f]+-)", pathlib.Path("/proc/self/smaps").read_text()):
+        start, end = (int(x, 16) for x in area.split()[0].split("-"))
+        if start <= middle < end:
+            print(" hg " in re.search("VmFlags:.*", area)[0] + " ")
+    libc.malloc_trim(0)
+"""
+
+
+def test_large_blocks_are_kept_on_huge_pages(tmp_path):
+    """Analytic: as the system tells of the addresses."""
+    process = processes.start(["-c", WHERE], tmp_path)
+    assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
+    can = str(pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists())
+    assert processes.outputs(tmp_path)["stdout"].split() == [can, can]
