@@ -59,11 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         info = _checkpoint_to_go_on_from(parsed.params, subject, run)
         if signals.event.is_set():
             return signals.exit_status
+        n_workers, n_envs = parsed.params.n_workers, parsed.params.envs_per_worker
+        n_processes = env_process.processes_per_worker(n_workers, n_envs)
+        env_process.check_limit_of_files(n_workers * n_processes)
         standing = resume.cut_back(run, argv) if run else None
         folder = run.folder if run else run_dir.create(parsed, argv, description._asdict())
         lock = run.lock if run else run_dir.lock(folder)
-        n_workers, n_envs = parsed.params.n_workers, parsed.params.envs_per_worker
-        n_processes = env_process.processes_per_worker(n_workers, n_envs)
         _say(
             folder,
             f"run folder: {folder}",

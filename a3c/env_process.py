@@ -58,6 +58,8 @@ HEAD = struct.Struct("=?I")  # is this an error? how many bytes, with these
 ANSWER = struct.Struct("=??dqI")  # terminated, truncated, reward, frames, how many games follow
 GAME = struct.Struct("=dqd")  # score, length, seconds
 CLOSING_SECONDS = 2.0
+FILES_PER_PROCESS = 3  # of the run's main process
+FILES_BESIDES = 64  # what it opens itself, more at times
 # Building waits for a processor, too: on a small machine, behind dozens of others.
 LEAST_BUILDING_SECONDS = 60.0
 # How long a stop may go unnoticed while an answer is awaited.
@@ -240,13 +242,25 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["a3c.env"])
-    # Each process takes four, and what a shell allows is often 1024.
+    # What a shell allows is often 1024.
     with contextlib.suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with _ignored_signals(), _server_environment():
         multiprocessing.forkserver.ensure_running()
     return context
+
+
+def check_limit_of_files(n_processes: int) -> None:
+    """EnvError where this process may not open as many files as so many processes take."""
+    _context()  # which has raised the limit as far as that goes
+    needed = FILES_BESIDES + FILES_PER_PROCESS * n_processes
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and needed > most:
+        raise EnvError(
+            f"{n_processes} environment processes take {needed} open files,"
+            f" and the system allows {most} (ulimit -Hn)"
+        )
 
 
 @contextlib.contextmanager

@@ -657,6 +657,25 @@ def test_help_is_no_error(answers):
     assert "--manager_wake_interval_seconds" in out
 
 
+def test_more_processes_than_files_are_refused_in_a_line(tmp_path):
+    """Analytic: 64 + 3 · 8, where the system allows one less; with as many, it trains."""
+
+    def start(folder: str, limit: int) -> subprocess.Popen:
+        def lower() -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+        command = [TRAIN, *TINY, "--n_workers", "8", "--eval_interval_steps", "200", "CartPole-v1"]
+        return processes.start(command, tmp_path / folder, preexec_fn=lower)
+
+    refused, trained = start("refused", 87), start("trained", 88)
+    assert refused.wait(processes.DEADLINE_SECONDS) == 1
+    line = "8 environment processes take 88 open files, and the system allows 87 (ulimit -Hn)"
+    said = {"stdout": "", "stderr": f"train.py: error: {line}\n"}
+    assert processes.outputs(tmp_path / "refused") == said
+    assert not (tmp_path / "refused/runs").exists()
+    assert trained.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path / "trained")
+
+
 def test_bad_input_from_a_shell(tmp_path):
     """Analytic: the same in a process of its own, within 3 seconds of CPU, imports included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
