@@ -23,11 +23,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals = stopping.StopSignals()  # before anything slow: Ctrl-C should find it in place
     appending.open_what_is_closed()  # and before anything opens a file
 
-    from a3c import checkpoint, env, env_process, params, resume, run_dir
+    from a3c import checkpoint, env, env_process, params, resume, run_dir, worker_envs
 
     argv = sys.argv[1:] if argv is None else argv
     bad_input = (params.BadInput, env.UnsupportedEnv, checkpoint.UnusableCheckpoint)
-    envs: list[env.EnvProcesses] = []
+    envs: list[worker_envs.EnvProcesses] = []
     lock: TextIO | None = None
     try:
         asked = params.parse(argv)
@@ -61,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return signals.exit_status
         n_workers, n_envs = parsed.params.n_workers, parsed.params.envs_per_worker
         n_processes = env_process.processes_per_worker(n_workers, n_envs)
+        # Those of all workers' own: a worker gets one where the one that it shares breaks.
         env_process.check_limit_of_files(n_workers * n_processes)
+        hosts = env_process.hosts(n_workers, n_processes)
+        n_started = len({*hosts} - {None}) or n_workers * n_processes
         standing = resume.cut_back(run, argv) if run else None
         folder = run.folder if run else run_dir.create(parsed, argv, description._asdict())
         lock = run.lock if run else run_dir.lock(folder)
@@ -69,14 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder,
             f"run folder: {folder}",
             *(run.lines if run else ()),
-            f"starting TensorFlow and {n_workers * n_processes} environment processes",
+            f"starting TensorFlow and {n_started} environment processes",
         )
         # The environment processes boot while TensorFlow is imported.
         t_start = (standing and standing.t_start) or time.time()
         restart_limit = env_process.RestartLimit()
         for worker in range(n_workers):
             envs.append(
-                env.EnvProcesses(
+                worker_envs.EnvProcesses(
                     settings.in_run(str(folder / "monitor"), t_start),
                     worker,
                     n_envs,
@@ -87,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     restart_limit=restart_limit,
                     is_stopped=signals.event.is_set,
                     n_processes=n_processes,
+                    host=hosts[worker],
                 )
             )
         if signals.event.is_set():
@@ -103,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 1
     finally:
-        env.close_all(envs)
+        worker_envs.close_all(envs)
         if lock is not None:
             lock.close()
 

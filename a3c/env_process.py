@@ -1,22 +1,12 @@
 """Environments in a process of their own, and how a worker talks to them.
 
-Process and worker share one socket pair; a process may hold several environments of the worker,
-which it steps one after the other:
-
-    worker                                        environment process
-                       <- answer                  the environments are built
-    slot, RESET, …     -> <- answer               the first observations are in observations[slot]
-    slot, actions      -> <- answer               the next ones are; after the end of an episode,
-                                                  the first of the next episode
-    end of file        ->                         ends: the worker closed the socket, or is gone
-
-An answer is, for each environment, a step's reward, ends, frames so far and finished games; or the
-text of an error.
-Observations travel through shared memory: the process writes where the worker's rollout reads.
-That memory has no name, so that a killed run leaves none behind.
+Process and worker share one socket pair (what they say to each other: `env_serving`). A process may
+hold several environments of a worker, which it steps one after the other, and may serve several
+workers, each as it asks (`Host`).
 
 A process that dies, raises or falls silent can be replaced by a new one with the same rows of
-the memory; `RestartLimit` says how often.
+the memory; `RestartLimit` says how often. One that serves several workers has one fate: what breaks
+it breaks it for all of them, and each gets a process of its own then.
 
 Why not Gymnasium's AsyncVectorEnv: it has a process for each environment, an error while building
 must arrive in words, a process must be replaceable, and it resets before it copies the final
@@ -29,7 +19,6 @@ the training process, whose TensorFlow threads would be missing in the child.
 import atexit
 import collections
 import contextlib
-import fcntl
 import functools
 import math
 import multiprocessing
@@ -39,25 +28,34 @@ import pathlib
 import resource
 import signal
 import socket
-import struct
 import threading
 import time
-import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import cv2
 import gymnasium
 import numpy as np
 
-from a3c.monitor import Game, Monitor
+from a3c import cores
+from a3c.env_serving import (
+    HEAD,
+    RESET,
+    Answer,
+    Part,
+    SharedObservations,
+    least_n_bytes,
+    receive_exactly,
+    request_struct,
+    serve,
+    unpack,
+)
 from a3c.stopping import SIGNALS, Stopped
 
-RESET = -1
-HEAD = struct.Struct("=?I")  # is this an error? how many bytes, with these
-ANSWER = struct.Struct("=??dqI")  # terminated, truncated, reward, frames, how many games follow
-GAME = struct.Struct("=dqd")  # score, length, seconds
 CLOSING_SECONDS = 2.0
+# The fork server takes no more files with one process than 256, three of each worker.
+MOST_IN_A_HOST = 64
+WORKERS_A_CORE_TO_SHARE = 2
 FILES_PER_PROCESS = 3  # of the run's main process
 FILES_BESIDES = 64  # what it opens itself, more at times
 # Building waits for a processor, too: on a small machine, behind dozens of others.
@@ -71,21 +69,28 @@ class EnvError(Exception):
 
 
 class RestartLimit:
-    """So many restarts a minute, of all environments of a run together; safe in any thread."""
+    """So many processes a minute that may break, of a whole run; safe in any thread."""
 
     def __init__(self, n: int = 10, seconds: float = 60.0) -> None:
         self._lock = threading.Lock()
         self._seconds = seconds
         self._latest: collections.deque[float] = collections.deque(maxlen=n)
+        self._counted: weakref.WeakSet[Host] = weakref.WeakSet()
 
-    def allows_one_more(self) -> bool:
-        """Count one restart, unless there have been too many in too short a time."""
+    def allows_one_more(self, broken: "Host") -> bool:
+        """Count one that broke, unless there have been too many in too short a time.
+
+        Those that it served each ask; it counts once.
+        """
         with self._lock:
+            if broken in self._counted:
+                return True
             now = time.monotonic()
             is_full = len(self._latest) == self._latest.maxlen
             if is_full and now - self._latest[0] < self._seconds:
                 return False
             self._latest.append(now)
+            self._counted.add(broken)
             return True
 
 
@@ -95,43 +100,73 @@ def processes_per_worker(n_workers: int, n_envs: int) -> int:
     A process that steps several environments finds its code and data in the caches for all but the
     first: eight in one process take a fifth less time each than in eight processes.
     """
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(n_envs, math.ceil((n_cores or 1) / n_workers))
+    return min(n_envs, math.ceil(cores.n_usable() / n_workers))
 
 
-class Answer(NamedTuple):
-    """What one request brought of one environment, besides the observation."""
+def hosts(n_workers: int, n_processes: int) -> "list[Host | None]":
+    """Of each worker, the process that it shares with others; None where it has its own.
 
-    terminated: bool
-    truncated: bool
-    reward: float
-    n_frames: int  # since the process began
-    games: list[Game]
-
-
-class SharedObservations:
-    """Memory for the observations of `n_envs` environments that all their processes share.
-
-    Can be handed to a process while that is being started, and at no other time.
+    Workers of one process each share as many processes as there are cores, for the same reason.
     """
+    n_hosts = max(cores.n_usable(), math.ceil(n_workers / MOST_IN_A_HOST))
+    if n_processes > 1 or n_workers < WORKERS_A_CORE_TO_SHARE * n_hosts:
+        return [None] * n_workers
+    shares = [len(share) for share in np.array_split(range(n_workers), n_hosts)]
+    return [host for n in shares for host in [Host(n)] * n]
 
-    def __init__(self, n_slots: int, n_envs: int, shape: tuple[int, ...], dtype: str) -> None:
-        n_bytes = n_envs * int(np.prod(shape)) * np.dtype(dtype).itemsize
-        self._slots = _context().RawArray("B", n_slots * n_bytes)
-        self._final = _context().RawArray("B", n_bytes)
-        self._shape = (n_envs, *shape)
-        self._dtype = dtype
 
-    def views(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the slots, (n_slots, n_envs, *shape), and final observations, (n_envs, *shape)."""
-        return (
-            np.frombuffer(self._slots, self._dtype).reshape(-1, *self._shape),
-            np.frombuffer(self._final, self._dtype).reshape(self._shape),
-        )
+class Host:
+    """A process that starts when all of its parts are there, and serves each as its worker asks."""
+
+    def __init__(self, n_parts: int = 1) -> None:
+        self._n_parts = n_parts
+        self._parts: list[Part] = []
+        self._process: Any = None
+
+    def add(self, part: Part) -> None:
+        """The last one starts the process; OSError where the system cannot."""
+        assert self._process is None
+        self._parts.append(part)
+        if len(self._parts) < self._n_parts:
+            return
+        try:
+            process = _context().Process(target=serve, args=(self._parts,), name=part.name)
+            with _PROCESSES:
+                process.start()
+        finally:
+            self._close_parts()
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Of a process that is ending; None if it takes too long."""
+        with _PROCESSES:
+            self._process.join(CLOSING_SECONDS)
+            return self._process.exitcode
+
+    def end(self, seconds: float) -> None:
+        """Wait so long for the process, which was told to end; then make it."""
+        self._close_parts()
+        if self._process is None:
+            return
+        with _PROCESSES:
+            self._process.join(seconds)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+
+    def _close_parts(self) -> None:
+        for part in self._parts:
+            part.worker.close()
+        self._parts = []
 
 
 class EnvProcess:
-    """Environments made by `makes` in a process of their own; write to `memory` from row `first` on.
+    """Environments made by `makes` in a process; they write to `memory` from row `first` on.
 
     Each request is followed by one `receive`; so is the start.
     """
@@ -144,33 +179,30 @@ class EnvProcess:
         name: str,
         timeout_seconds: float,
         is_stopped: Callable[[], bool] = lambda: False,
+        host: Host | None = None,
     ) -> None:
-        """Start the process; it makes its environments after this has returned."""
+        """Start the process, or add to a host; the environments are made after this has returned."""
         self._n_envs = len(makes)
-        self._request = _request(self._n_envs)
+        self._request = request_struct(self._n_envs)
         self._name = name
         self._timeout_seconds = timeout_seconds
         self._patience_seconds = max(timeout_seconds, LEAST_BUILDING_SECONDS)
         self._n_polls = 0
         self._is_stopped = is_stopped
         self._hung_up_at: float | None = None
+        self.host = host or Host()
         try:
             self._socket, theirs = socket.socketpair()
-            self._socket.settimeout(POLL_SECONDS)
-            with theirs, _PROCESSES:
-                self._process = _context().Process(
-                    target=_serve, args=(theirs, makes, memory, first), name=name
-                )
-                self._process.start()
+            try:
+                self._socket.settimeout(POLL_SECONDS)
+                self.host.add(Part(theirs, makes, memory, first, name))
+            except OSError:
+                self._socket.close()
+                raise
         except OSError as error:
             raise EnvError(f"{name} cannot be started: {error.strerror or error}") from error
         # A program that ends without closing would otherwise wait for a process that waits for it.
         atexit.register(self.end)
-
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
 
     def request_reset(self, slot: int) -> None:
         """Ask for new games whose first observations go to `slot`."""
@@ -183,23 +215,23 @@ class EnvProcess:
     def receive(self) -> list[Answer]:
         """Wait for the answer; EnvError if there will be none, Stopped if nobody wants it now."""
         self._n_polls = 0
-        n_bytes = _least_n_bytes(self._n_envs)
+        n_bytes = least_n_bytes(self._n_envs)
         try:
-            message = _receive_exactly(self._socket, n_bytes, self._poll)
+            message = receive_exactly(self._socket, n_bytes, self._poll)
             is_error, n_bytes_in_all = HEAD.unpack_from(message)
-            message += _receive_exactly(self._socket, n_bytes_in_all - n_bytes, self._poll)
+            message += receive_exactly(self._socket, n_bytes_in_all - n_bytes, self._poll)
         except (EOFError, ConnectionResetError):
-            with _PROCESSES:
-                self._process.join(CLOSING_SECONDS)
-                words = f"{self._name} died (exit code {self._process.exitcode})"
+            words = f"{self._name} died (exit code {self.host.exit_code()})"
             raise EnvError(words) from None
         if is_error:
-            raise EnvError(f"{self._name} failed:\n{message[HEAD.size :].decode().strip()}")
+            text = message[HEAD.size :].decode().strip()
+            is_ours = text.startswith(f"{self._name} ")
+            raise EnvError(text if is_ours else f"{self._name} shared its process: {text}")
         self._patience_seconds = self._timeout_seconds
-        return _unpack(message, self._n_envs)
+        return unpack(message, self._n_envs)
 
     def hang_up(self) -> None:
-        """Tell the process to end, without waiting for it."""
+        """Tell the process to end, for whoever it serves, without waiting for it."""
         self._hung_up_at = self._hung_up_at or time.monotonic()
         self._socket.close()
 
@@ -208,11 +240,7 @@ class EnvProcess:
         atexit.unregister(self.end)
         self.hang_up()
         assert self._hung_up_at is not None
-        with _PROCESSES:
-            self._process.join(max(0.0, self._hung_up_at + CLOSING_SECONDS - time.monotonic()))
-            if self._process.is_alive():
-                self._process.kill()
-                self._process.join()
+        self.host.end(max(0.0, self._hung_up_at + CLOSING_SECONDS - time.monotonic()))
 
     def _poll(self) -> None:
         """Called while an answer is awaited, every POLL_SECONDS."""
@@ -241,7 +269,7 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["a3c.env"])
+    context.set_forkserver_preload(["a3c.env", "a3c.env_serving"])
     # What a shell allows is often 1024.
     with contextlib.suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -270,7 +298,7 @@ def _ignored_signals() -> Iterator[None]:
     Ctrl-C goes to every process of the terminal, but only the main process is to act on it.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # Only the main thread may; _serve ignores them too, if a moment later.
+        yield  # Only the main thread may; `serve` ignores them too, if a moment later.
         return
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     try:
@@ -301,122 +329,3 @@ def _server_environment() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def _serve(
-    worker: socket.socket,
-    makes: Sequence[Callable[[], gymnasium.Env]],
-    memory: SharedObservations,
-    first: int,
-) -> None:
-    """Be one environment process until the worker hangs up."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    _end_with_the_run()
-    cv2.setNumThreads(0)
-    try:
-        envs = [make() for make in makes]
-        monitors = [_find_monitor(env) for env in envs]
-        slots, final = memory.views()
-        rows = range(first, first + len(envs))
-        request = _request(len(envs))
-        worker.sendall(_pack([Answer(False, False, 0.0, 0, [])] * len(envs)))
-        while True:
-            slot, *actions = request.unpack(_receive_exactly(worker, request.size))
-            answers = [
-                _do(action, env, monitor, slots[slot, row], final[row])
-                for action, env, monitor, row in zip(actions, envs, monitors, rows, strict=True)
-            ]
-            worker.sendall(_pack(answers))
-    except Exception:
-        # That the worker has hung up comes here as well: there is nobody left to read this then.
-        text = traceback.format_exc().encode(errors="backslashreplace")
-        text = text.ljust(_least_n_bytes(len(makes)) - HEAD.size)
-        with contextlib.suppress(OSError):
-            worker.sendall(HEAD.pack(True, HEAD.size + len(text)) + text)
-
-
-def _do(
-    action: int, env: gymnasium.Env, monitor: Monitor, observation: np.ndarray, final: np.ndarray
-) -> Answer:
-    """Reset or step one environment, and write what is seen then."""
-    if action == RESET:
-        observation[...], _ = env.reset()
-        return Answer(False, False, 0.0, monitor.n_frames, [])
-    seen, reward, terminated, truncated, _ = env.step(action)
-    if truncated:
-        final[...] = seen
-    if terminated or truncated:
-        seen, _ = env.reset()
-    observation[...] = seen
-    games = monitor.take_finished()
-    return Answer(terminated, truncated, float(reward), monitor.n_frames, games)
-
-
-def _end_with_the_run() -> None:
-    """Have the system kill this process when the run is gone, whatever the environment does then.
-
-    No thread of ours could do it where the environment hangs in code that holds Python's lock. The
-    pipe is the one by which a child sees that its parent is gone: nothing comes out but its end.
-    """
-    run = multiprocessing.parent_process()
-    if run is None or not hasattr(fcntl, "F_SETSIG"):
-        return
-    fcntl.fcntl(run.sentinel, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(run.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(run.sentinel, fcntl.F_SETFL, os.O_ASYNC)
-    if not run.is_alive():  # already, before we had told the system
-        os._exit(0)
-
-
-def _request(n_envs: int) -> struct.Struct:
-    """The slot, and of each environment its action or RESET."""
-    return struct.Struct(f"={1 + n_envs}i")
-
-
-def _least_n_bytes(n_envs: int) -> int:
-    """No message to a worker is shorter, and few are longer: so it is read in one go."""
-    return HEAD.size + n_envs * ANSWER.size
-
-
-def _pack(answers: Sequence[Answer]) -> bytes:
-    parts = []
-    for *step, games in answers:
-        parts.append(ANSWER.pack(*step, len(games)))
-        parts += [GAME.pack(*game) for game in games]
-    body = b"".join(parts)
-    return HEAD.pack(False, HEAD.size + len(body)) + body
-
-
-def _unpack(message: bytes, n_envs: int) -> list[Answer]:
-    answers, at = [], HEAD.size
-    for _ in range(n_envs):
-        terminated, truncated, reward, n_frames, n_games = ANSWER.unpack_from(message, at)
-        at += ANSWER.size
-        games = [Game(*GAME.unpack_from(message, at + i * GAME.size)) for i in range(n_games)]
-        at += n_games * GAME.size
-        answers.append(Answer(terminated, truncated, reward, n_frames, games))
-    return answers
-
-
-def _find_monitor(env: Any) -> Monitor:
-    while not isinstance(env, Monitor):
-        env = env.env
-    return env
-
-
-def _receive_exactly(
-    connection: socket.socket, n_bytes: int, poll: Callable[[], None] = lambda: None
-) -> bytes:
-    """Receive `n_bytes`; EOFError if the other side hangs up before; `poll` at each timeout."""
-    data = b""
-    while len(data) < n_bytes:
-        try:
-            more = connection.recv(n_bytes - len(data))
-        except TimeoutError:
-            poll()
-            continue
-        if not more:
-            raise EOFError
-        data += more
-    return data

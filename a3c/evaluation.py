@@ -25,9 +25,10 @@ import tensorflow as tf
 
 from a3c import atari_scores, checkpoint, env, network, seeding
 from a3c.checkpoint import Info, Subject
-from a3c.env import EnvDescription, EnvProcesses, EnvSettings, StepResult
+from a3c.env import EnvDescription, EnvSettings
 from a3c.stopping import StopFlag, kept_from_new_threads
 from a3c.worker import sample_actions
+from a3c.worker_envs import EnvProcesses, GameResult, StepResult
 
 N_GAMES = 30
 MAX_N_NOOPS = 30
@@ -139,7 +140,7 @@ class EnvHere:
             np.array([reward], np.float32),
             np.array([terminated]),
             np.array([truncated]),
-            [env.GameResult(WORKER, 0, *game) for game in games],
+            [GameResult(WORKER, 0, *game) for game in games],
         )
 
     def close(self) -> None:

@@ -167,6 +167,16 @@ def forward(
     return Predictions(head(x, "policy"), head(x, "value")[:, 0], activations)
 
 
+def dense_factors(
+    activations: Mapping[str, tf.Tensor], d_dense: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What the dense layer's kernel, by far the largest weight of an image network, has as gradient:
+    leftᵀ @ right. Given the gradient of the layer's output.
+    """
+    *_, below, dense = activations.values()
+    return tf.reshape(below, (below.shape[0], -1)), _d_relu(dense, d_dense)
+
+
 class _Kind(NamedTuple):
     """A kind of layer: its forward pass without the bias, and the gradients of all."""
 

@@ -10,8 +10,29 @@ smaller.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
+
+
+class Product(NamedTuple):
+    """A gradient leftᵀ @ right that is not written down: of a large kernel, in a rollout of few rows."""
+
+    left: tf.Tensor  # (B, n)
+    right: tf.Tensor  # (B, m)
+
+    def squared_norm(self) -> tf.Tensor:
+        """Of the product's entries, without having them."""
+        grams = [tf.matmul(x, x, transpose_b=True) for x in self]
+        return tf.maximum(tf.reduce_sum(grams[0] * grams[1]), 0.0)  # rounding may give less
+
+    def multiplied(self) -> tf.Tensor:
+        """The product as a sum over rows, which a compiler makes part of what is done with it."""
+        rows = zip(tf.unstack(self.left), tf.unstack(self.right), strict=True)
+        return tf.add_n([x[:, None] * y[None, :] for x, y in rows])
+
+
+Gradient: TypeAlias = tf.Tensor | Product
 
 
 def learning_rate(
@@ -23,13 +44,18 @@ def learning_rate(
     return initial_lr * max(0.0, 1.0 - n_steps_done / decay_to_zero_by_n_steps)
 
 
-def clipping_factor(gradients: Sequence[tf.Tensor], max_norm: float) -> tuple[tf.Tensor, tf.Tensor]:
+def clipping_factor(gradients: Sequence[Gradient], max_norm: float) -> tuple[tf.Tensor, tf.Tensor]:
     """The one factor that brings the joint norm of all gradients to at most max_norm; and the norm.
 
     A norm that is not finite raises InvalidArgumentError here, before anything that needs the
     factor can run.
     """
-    norm = tf.debugging.check_numerics(tf.linalg.global_norm(gradients), "gradient not finite")
+    arrays = [gradient for gradient in gradients if not isinstance(gradient, Product)]
+    norm = tf.linalg.global_norm(arrays)
+    for product in gradients:
+        if isinstance(product, Product):
+            norm = tf.sqrt(tf.square(norm) + product.squared_norm())
+    norm = tf.debugging.check_numerics(norm, "gradient not finite")
     return max_norm / tf.maximum(norm, max_norm), norm
 
 

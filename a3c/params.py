@@ -88,8 +88,8 @@ class Params:
         " will do", within=(1, 10**12), anew=True)
     env_timeout_seconds: float = _knob(
         RUN, 60.0, "seconds", OURS,
-        "an environment process that takes longer than this over one step of its environments is replaced by a new"
-        " one, as one that dies or fails is", within=(1, 1e6), anew=True)
+        "an environment process that takes longer than this over one step of all its environments is replaced by"
+        " a new one, as one that dies or fails is", within=(1, 1e6), anew=True)
     seed: int = _knob(RUN, 0, "", OCD, "seed of every random draw", within=(0, 2**32 - 1))
     no_xla: bool = _knob(
         RUN, False, "", OURS, "do not compile the acting call with XLA; --debug implies it")

@@ -26,6 +26,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
+from a3c import cores
 from a3c.params import BadInput, Params, ParsedParams, from_json, to_json
 
 ARGS = "args.json"
@@ -272,7 +273,7 @@ def _versions() -> str:
         f"python: {platform.python_version()} ({platform.python_implementation()})",
         f"platform: {platform.platform()}",
         f"cpu: {_cpu_model()}",
-        f"cores: {os.cpu_count()}, usable: {_usable_cores()}",
+        f"cores: {os.cpu_count()}, usable: {cores.n_usable()}",
         "packages:",
     ]
     # All that is installed, not only what Pipfile names: a number can hang on what those need.
@@ -290,9 +291,3 @@ def _cpu_model() -> str:
         if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
             return found.group(1)
     return platform.processor() or platform.machine()
-
-
-def _usable_cores() -> int | None:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()

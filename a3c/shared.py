@@ -150,7 +150,7 @@ class SharedState:
 
     def apply(
         self,
-        gradients: Mapping[str, tf.Tensor],
+        gradients: Mapping[str, optimizer.Gradient],
         learning_rate: tf.Tensor,
         local: Mapping[str, tf.Variable],
     ) -> tf.Tensor:
@@ -171,12 +171,14 @@ class SharedState:
         """
 
         def update(
-            gradients: Mapping[str, tf.Tensor],
+            gradients: Mapping[str, optimizer.Gradient],
             factor: tf.Tensor,
             learning_rate: tf.Tensor,
             local: Mapping[str, tf.Variable],
         ) -> None:
             for name, gradient in gradients.items():
+                if isinstance(gradient, optimizer.Product):
+                    gradient = gradient.multiplied()
                 theta, mean_square = optimizer.rmsprop_step(
                     self.weights[name],
                     self.mean_squares[name],

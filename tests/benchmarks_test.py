@@ -203,7 +203,7 @@ def test_environment_processes_are_told_from_others(monkeypatch: pytest.MonkeyPa
     [
         ("thread (1);clocked_run (x);run (y);clocked_act (z);__call__ (w)", "act"),
         ("thread (1);clocked_run (x);run (y);_collect (z)", "python"),
-        ("MainThread;main (train.py:1);_watch (training.py:2)", "rest"),
+        ("MainThread;main (train.py:1);_watch (watch.py:2)", "rest"),
     ],
 )
 def test_a_sampled_stack_is_put_down_to_its_part(stack: str, part: str) -> None:

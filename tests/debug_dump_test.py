@@ -371,9 +371,9 @@ RECORDING = """
 import sys
 import numpy
 import train
-from a3c import worker
+from a3c import traced
 
-kept, build = [], worker.LocalNetwork.__init__
+kept, build = [], traced.LocalNetwork.__init__
 
 def build_to_keep(self, shared, *arguments, **options):
     build(self, shared, *arguments, **options)
@@ -387,7 +387,7 @@ def build_to_keep(self, shared, *arguments, **options):
 
     self.learn = learn_and_keep
 
-worker.LocalNetwork.__init__ = build_to_keep
+traced.LocalNetwork.__init__ = build_to_keep
 status = train.main(sys.argv[1:])
 numpy.savez("weights", **{f"{i}/{name}": w for i, ws in enumerate(kept) for name, w in ws.items()})
 sys.exit(status)

@@ -17,15 +17,16 @@ import numpy as np
 import pytest
 
 from a3c import env_process
-from a3c.env import EnvProcesses, EnvSettings, close_all, describe_env, make_env
+from a3c.env import EnvSettings, describe_env, make_env
 from a3c.env_process import (
     EnvError,
     EnvProcess,
+    Host,
     RestartLimit,
-    SharedObservations,
-    _receive_exactly,
 )
+from a3c.env_serving import SharedObservations, receive_exactly
 from a3c.stopping import SIGNALS, StopFlag, Stopped
+from a3c.worker_envs import EnvProcesses, close_all
 from tests.processes import state_parent_and_session, wait_until
 
 TOY = "tests.toys:toys/"
@@ -119,15 +120,16 @@ def test_closing_takes_one_moment_however_many_cannot_listen(monkeypatch):
         for envs in (one, other):
             envs.reset()
             for process in envs._processes:
-                os.kill(process.pid, signal.SIGSTOP)
-                wait_until(lambda pid=process.pid: state_parent_and_session(pid)[0] == "T")
-                join = process._process.join
+                pid = process.host.pid
+                os.kill(pid, signal.SIGSTOP)
+                wait_until(lambda pid=pid: state_parent_and_session(pid)[0] == "T")
+                join = process.host._process.join
 
                 def record(timeout=None, join=join):
                     waited.append(timeout or 0.0)
                     join(timeout)
 
-                monkeypatch.setattr(process._process, "join", record)
+                monkeypatch.setattr(process.host._process, "join", record)
         close_all([one, other])
         assert len(waited) >= 4
         assert sum(waited) < env_process.CLOSING_SECONDS + 0.1
@@ -260,7 +262,7 @@ def test_restarts_are_limited_by_the_minute(monkeypatch):
     allowed = []
     for seconds in [*range(12), 59, 60, 60.5, 61, 62]:
         now[0] = 1000.0 + seconds
-        allowed.append(limit.allows_one_more())
+        allowed.append(limit.allows_one_more(Host()))
     assert allowed == [True] * 10 + [False] * 3 + [True, False, True, True]
 
 
@@ -577,10 +579,10 @@ class Pieces:
 def test_answers_that_arrive_in_pieces():
     """Analytic: a message may be split anywhere; an end within one is an end."""
     connection = Pieces(b"abcdefgh")
-    assert _receive_exactly(connection, 3) == b"abc"
-    assert _receive_exactly(connection, 1) == b"d"
+    assert receive_exactly(connection, 3) == b"abc"
+    assert receive_exactly(connection, 1) == b"d"
     with pytest.raises(EOFError):
-        _receive_exactly(connection, 5)
+        receive_exactly(connection, 5)
 
 
 def test_processes_share_rows_of_one_memory():
@@ -604,7 +606,8 @@ def test_processes_share_rows_of_one_memory():
 PROGRAM = """
 import os, resource, signal, sys, time
 import numpy as np
-from a3c.env import EnvProcesses, EnvSettings, describe_env
+from a3c.env import EnvSettings, describe_env
+from a3c.worker_envs import EnvProcesses
 
 def main():
     global envs

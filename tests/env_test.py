@@ -1,4 +1,4 @@
-"""Tests of a3c/env.py: one environment, and a worker's environments in processes."""
+"""Tests of a3c/env.py and a3c/worker_envs.py: one environment, and a worker's environments in processes."""
 
 import contextlib
 import csv
@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from a3c import seeding
-from a3c.env import EnvProcesses, EnvSettings, UnsupportedEnv, describe_env, make_env
+from a3c.env import EnvSettings, UnsupportedEnv, describe_env, make_env
 from a3c.monitor import Monitor
+from a3c.worker_envs import EnvProcesses
 from tests import toys
 
 TOY = "tests.toys:toys/"

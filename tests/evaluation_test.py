@@ -12,6 +12,7 @@ from a3c.checkpoint import Subject
 from a3c.env_process import EnvError
 from a3c.evaluation import Game, Policy
 from a3c.stopping import SIGNALS, StopFlag
+from a3c.worker_envs import EnvProcesses
 from tests.agents import CARTPOLE, SHORT_PONG, make_weights, save
 from tests.fakes import NumberedEnvs
 
@@ -255,7 +256,7 @@ def test_a_sticky_emulator_gives_the_same_games_too():
     scores = []
     for order in ((0, 1), (1,)):
         for number in order:
-            envs = env.EnvProcesses(
+            envs = EnvProcesses(
                 settings, evaluation.WORKER, 1, described, n_slots=1, first_games=[number]
             )
             try:

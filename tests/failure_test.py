@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import failure, losses, worker
+from a3c import failure, losses, traced
 from a3c.worker import Failure
 from tests.fakes import NumberedEnvs
 from tests.worker_test import Crew, assert_same_weights, make_shared, numpy_weights
@@ -68,7 +68,7 @@ def test_a_loss_that_is_not_finite_is_enough(monkeypatch):
         result = original(*arguments, **options)
         return result._replace(combined=result.combined + tf.constant(math.inf))
 
-    monkeypatch.setattr(worker.losses, "a3c_losses", poisoned)
+    monkeypatch.setattr(traced.losses, "a3c_losses", poisoned)
     crew, failed = run_and_fail({})
     assert failure.in_one_line(failed.error) == "loss not finite"
     assert crew.shared.counters.read().updates == 0

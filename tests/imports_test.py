@@ -14,8 +14,9 @@ ALLOWED: dict[str, set[str]] = {
     "__init__": set(),
     # what everybody may need
     "params": set(),
+    "cores": set(),
     "seeding": set(),
-    "run_dir": {"params"},
+    "run_dir": {"params", "cores"},
     "atari_scores": set(),
     "position": set(),
     # the environment side
@@ -24,8 +25,10 @@ ALLOWED: dict[str, set[str]] = {
     "debug_wrappers": set(),
     "monitor": {"appending"},
     "colours": set(),
-    "env_process": {"monitor", "stopping"},
-    "env": {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "seeding"},
+    "env_serving": {"monitor", "stopping"},
+    "env_process": {"env_serving", "stopping", "cores"},
+    "env": {"preprocessing", "debug_wrappers", "monitor", "colours", "seeding"},
+    "worker_envs": {"env", "env_process", "env_serving", "monitor"},
     # the network side
     "network": set(),
     "losses": set(),
@@ -38,10 +41,8 @@ ALLOWED: dict[str, set[str]] = {
     "shared": {"network", "optimizer"},
     "bundle": set(),
     "checkpoint": {"shared", "position", "appending", "bundle"},
-    "worker": {
-        *("losses", "network", "optimizer", "shared", "stopping", "debug_dump", "seeding"),
-        "position",
-    },
+    "traced": {"losses", "network", "optimizer", "shared", "debug_dump"},
+    "worker": {"traced", "optimizer", "shared", "stopping", "position"},
     "failure": {"worker"},
     "resume": {"params", "run_dir", "checkpoint", "appending"},
     # pictures for people
@@ -50,15 +51,20 @@ ALLOWED: dict[str, set[str]] = {
     # both
     "evaluation": {
         *("env", "network", "checkpoint", "seeding", "atari_scores", "stopping", "worker"),
+        "worker_envs",
     },
     "evaluator": {"evaluation", "checkpoint", "shared", "stopping"},
 }
+ALLOWED["watch"] = set(ALLOWED)
 ALLOWED["training"] = set(ALLOWED)
 
-ENV_SIDE = {"preprocessing", "debug_wrappers", "monitor", "colours", "env_process", "env"}
+ENV_SIDE = {
+    *("preprocessing", "debug_wrappers", "monitor", "colours", "env"),
+    *("env_process", "env_serving", "worker_envs", "cores"),
+}
 NETWORK_SIDE = {
     *("network", "losses", "optimizer", "events", "logs", "debug_dump", "stopping"),
-    *("shared", "bundle", "checkpoint", "worker", "position", "failure", "resume"),
+    *("shared", "bundle", "checkpoint", "traced", "worker", "position", "failure", "resume"),
 }
 EMULATORS = {"gymnasium", "ale_py"}
 

@@ -16,7 +16,8 @@ from a3c import losses, network
 from a3c.env import EnvSettings, make_env
 from a3c.shared import Counters, SharedState
 from a3c.stopping import StopFlag
-from a3c.worker import Hyperparameters, LocalNetwork, Traced, Worker
+from a3c.traced import Hyperparameters, LocalNetwork, Traced
+from a3c.worker import Worker
 from tests import toys
 from tests.fakes import FakeStep
 
@@ -123,7 +124,7 @@ def of_each_state(shared: SharedState, n_states: int) -> Learned:
 
 
 def replace_losses(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., losses.Losses]) -> None:
-    monkeypatch.setattr("a3c.worker.losses.a3c_losses", wrong)
+    monkeypatch.setattr("a3c.traced.losses.a3c_losses", wrong)
 
 
 # A bandit
@@ -221,7 +222,7 @@ def wrong_returns(kind: str) -> Callable[..., tf.Tensor]:
 )
 def test_wrong_returns_miss_them(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning: wrong twin; each is off by a third or more."""
-    monkeypatch.setattr("a3c.worker.losses.n_step_returns", wrong_returns(kind))
+    monkeypatch.setattr("a3c.traced.losses.n_step_returns", wrong_returns(kind))
     assert error_on_the_chain() > 0.3
 
 
@@ -285,7 +286,7 @@ def test_patience_is_learned_across_the_edge_of_rollouts() -> None:
 
 def test_without_the_bootstrap_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning: wrong twin; rollouts of two steps never see what the choice leads to."""
-    monkeypatch.setattr("a3c.worker.losses.n_step_returns", wrong_returns("no bootstrap"))
+    monkeypatch.setattr("a3c.traced.losses.n_step_returns", wrong_returns("no bootstrap"))
     assert patience_learned() < 0.2
 
 

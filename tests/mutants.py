@@ -47,7 +47,16 @@ if str(ROOT) not in sys.path:
 from tests import mutation  # noqa: E402 (needs the path)
 
 # Of these modules every mutant counts; of the others, a sample.
-IN_FULL = ("losses", "optimizer", "monitor", "preprocessing", "shared", "network", "worker")
+IN_FULL = (
+    "losses",
+    "optimizer",
+    "monitor",
+    "preprocessing",
+    "shared",
+    "network",
+    "traced",
+    "worker",
+)
 SAMPLE_SIZE = 300
 SAMPLE_SEED = 0
 
@@ -59,9 +68,12 @@ MORE_TESTS = {
     "preprocessing": ("properties", "replay_by_hand", "env"),
     "shared": ("worker", "checkpoint"),
     "network": ("worker", "checkpoint"),
+    "traced": ("worker", "properties", "learning", "shared"),
     "worker": ("properties", "learning", "training"),
-    "env": ("replay_by_hand", "env_process"),
-    "env_process": ("env", "replay_by_hand"),
+    "env": ("replay_by_hand",),
+    "worker_envs": ("env", "env_process", "host", "replay_by_hand"),
+    "env_process": ("env", "host", "replay_by_hand"),
+    "env_serving": ("env", "env_process", "host"),
     "seeding": ("properties", "env", "training"),
     "debug_wrappers": ("env", "preprocessing"),
     "run_dir": ("train",),
@@ -70,6 +82,7 @@ MORE_TESTS = {
     "checkpoint": ("training", "train"),
     "stopping": ("train",),
     "training": ("train",),
+    "watch": ("training", "train"),
     "debug_dump": ("properties", "worker", "show_debug_data"),
     "__init__": ("setup", "train"),
 }

@@ -132,6 +132,65 @@ def test_clipping_equals_plain_numpy(seed: int) -> None:
         np.testing.assert_allclose(factor, min(1, limit / norm), rtol=1e-5)
 
 
+def factors(seed: int, n_rows: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return tuple(generator.standard_normal((n_rows, n)).astype(np.float32) for n in (7, 3))
+
+
+def test_a_product_stands_for_what_it_gives_multiplied_out() -> None:
+    """Parity: its entries and its norm, in float64."""
+    left, right = factors(0)
+    product = optimizer.Product(tf.constant(left), tf.constant(right))
+    whole = left.T.astype(np.float64) @ right.astype(np.float64)
+    np.testing.assert_allclose(product.multiplied(), whole, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(product.squared_norm(), (whole**2).sum(), rtol=1e-5)
+
+
+def test_rows_that_cancel_leave_no_norm_below_zero() -> None:
+    """Analytic: each row is there with either sign; the root of less than nothing is no number."""
+    for seed in range(20):
+        left, right = factors(seed)
+        product = optimizer.Product(
+            tf.constant(np.concatenate([left, left])), tf.constant(np.concatenate([right, -right]))
+        )
+        assert 0 <= product.squared_norm() < 1e-3
+        _, norm = optimizer.clipping_factor([tf.zeros(2), product], 1.0)
+        assert norm < 0.05
+
+
+def test_a_product_is_clipped_and_applied_as_the_whole_is() -> None:
+    """Parity: norm, weights, statistics and copy after an update that clips, beside another array's."""
+    left, right = factors(1)
+    whole = tf.constant(left.T @ right)
+    after = []
+    for gradient in (whole, optimizer.Product(tf.constant(left), tf.constant(right))):
+        start = {"kernel": np.ones((7, 3), np.float32), "bias": np.ones(3, np.float32)}
+        shared = SharedState(
+            start,
+            rmsprop_initial=0.0,
+            rmsprop_decay=0.9,
+            rmsprop_epsilon=1e-3,
+            max_grad_norm=0.5,
+            counters=Counters(100),
+        )
+        local = {name: tf.Variable(value) for name, value in start.items()}
+        gradients = {"kernel": gradient, "bias": tf.constant([1.0, 2.0, 3.0])}
+        norm = tf.function(shared.apply)(gradients, tf.constant(0.1), local)
+        variables = {**shared.weights, **{f"{k}_": v for k, v in shared.mean_squares.items()}}
+        after.append([norm, *(v.numpy() for v in variables.values()), local["kernel"].numpy()])
+    for one, other in zip(*after, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_product_that_is_not_finite_is_never_applied(bad: float) -> None:
+    """Analytic: as of any gradient; its norm's lower bound hides nothing."""
+    left, right = factors(2)
+    left[0, 0] = bad
+    with pytest.raises(tf.errors.InvalidArgumentError, match="gradient not finite"):
+        optimizer.clipping_factor([optimizer.Product(tf.constant(left), tf.constant(right))], 1.0)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_is_not_finite_is_never_applied(bad: float) -> None:
     """Analytic: one bad entry in the last array raises, and no weight and no statistic has moved."""

@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from a3c.stopping import SIGNALS
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Nothing comes near it on a machine that does anything at all; it ends a test that would hang.
 DEADLINE_SECONDS = 240.0
@@ -30,6 +32,17 @@ def dispositions(
         # Ours are never called, and become the default when another program starts; SIG_IGN stays.
         handler = wanted.get(name, lambda *_: None)
         before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Put a run's signals' handlers back: it keeps its own to its end, which is not the tests'."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
     finally:

@@ -25,7 +25,8 @@ from a3c import debug_dump, losses, optimizer, preprocessing, seeding
 from a3c.monitor import Monitor
 from a3c.shared import Counters, Gate
 from a3c.stopping import StopFlag
-from a3c.worker import Hyperparameters, Worker
+from a3c.traced import Hyperparameters
+from a3c.worker import Worker
 from tests.fakes import FakeStep
 
 quick = settings(max_examples=50)

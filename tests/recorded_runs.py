@@ -9,8 +9,7 @@ import contextlib
 import io
 import os
 import pathlib
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from unittest import mock
 
@@ -18,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 import train
-from a3c import checkpoint, env, network, run_dir
+from a3c import checkpoint, network, run_dir, worker_envs
 from a3c.params import Params
+from tests import processes
 
 Arrays = dict[str, np.ndarray]
 
@@ -65,12 +65,12 @@ def record(
     first_seen: list[np.ndarray] = []
     draw = network.initial_weights
 
-    class Recorder(env.EnvProcesses):
+    class Recorder(worker_envs.EnvProcesses):
         def reset(self, slot: int = 0) -> None:
             super().reset(slot)
             first_seen.append(self.observations[slot].copy())
 
-        def step(self, actions: np.ndarray, slot: int) -> env.StepResult:
+        def step(self, actions: np.ndarray, slot: int) -> worker_envs.StepResult:
             result = super().step(actions, slot)
             cut_off = np.flatnonzero(result.truncated).tolist()
             steps.append(
@@ -88,11 +88,11 @@ def record(
     run_folder = folder / "run"
     said = io.StringIO()
     with (
-        mock.patch.object(env, "EnvProcesses", Recorder),
+        mock.patch.object(worker_envs, "EnvProcesses", Recorder),
         mock.patch.object(network, "initial_weights", lambda *a: change_initial_weights(draw(*a))),
         # Only a process that has not used TensorFlow yet can configure it.
         mock.patch.object(network, "start_tensorflow", return_value=None),
-        _signal_handlers_kept(),
+        processes.handlers_kept(),
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(said),
     ):
@@ -106,17 +106,6 @@ def record(
         _tensors(run_folder / "checkpoints" / "ckpt-0"),
         _tensors(checkpoint.find(run_folder)),
     )
-
-
-@contextlib.contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """train.py keeps its handlers to its end, which here is not the process's."""
-    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tensors(prefix: os.PathLike) -> dict[str, Arrays]:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from a3c.env import EnvProcesses, EnvSettings, describe_env
+from a3c.env import EnvSettings, describe_env
+from a3c.worker_envs import EnvProcesses
 from tests import replay_by_hand
 from tests.replay_by_hand import ROOT, ByHand, Row, play
 from tests.toys import numbered_frame

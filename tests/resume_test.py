@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import sys
 
 import numpy as np
@@ -28,11 +27,8 @@ def work(tmp_path, monkeypatch):
     """Runs of train.py's main in this process, each in a folder below an empty one."""
     monkeypatch.setattr(network, "start_tensorflow", lambda: None)
     monkeypatch.chdir(tmp_path)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    yield tmp_path
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
+    with processes.handlers_kept():
+        yield tmp_path
 
 
 def run(*arguments: str) -> int:
@@ -170,12 +166,9 @@ def two_checkpoints(tmp_path_factory):
         patch.setattr(network, "start_tensorflow", lambda: None)
         patch.chdir(tmp_path_factory.mktemp("made"))
         flags = ["--network", "mlp", "--n_workers", "2", "--log_dir", "run"]
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [signal.getsignal(number) for number in numbers]
-        assert run(*flags, "--n_steps", "40", DRAWN) == 0
-        assert run("--resume", "run", "--n_steps", "80") == 0
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        with processes.handlers_kept():
+            assert run(*flags, "--n_steps", "40", DRAWN) == 0
+            assert run("--resume", "run", "--n_steps", "80") == 0
         yield pathlib.Path("run").absolute()
 
 

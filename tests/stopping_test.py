@@ -147,7 +147,8 @@ FRAME_BYTES = 12 * 1024
 
 def test_handlers_run_on_a_stack_of_their_own(tmp_path):
     """Analytic: what TensorFlow computes with lies where the stack pointer of its thread points."""
-    process = processes.start(["-c", STACK], tmp_path)
+    with processes.dispositions():
+        process = processes.start(["-c", STACK], tmp_path)
     assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
     is_there, size, are_used = processes.outputs(tmp_path)["stdout"].split(maxsplit=2)
     assert (is_there, are_used) == ("True", "[True, True, True]\n")

@@ -14,18 +14,8 @@ import tensorflow as tf
 from a3c import network, worker
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopFlag, Stopped
-from a3c.worker import (
-    EnvRestart,
-    Failure,
-    Game,
-    Hyperparameters,
-    LocalNetwork,
-    Measurement,
-    Report,
-    Rollout,
-    Traced,
-    Worker,
-)
+from a3c.traced import Hyperparameters, LocalNetwork, Rollout, Traced
+from a3c.worker import EnvRestart, Failure, Game, Measurement, Report, Worker
 from tests.fakes import BanditEnvs, NumberedEnvs
 
 TIMEOUT_SECONDS = 300  # of a test that would otherwise hang; none comes near it
@@ -437,6 +427,40 @@ def test_bound_functions_do_what_traced_ones_do(compile_act: bool) -> None:
     assert moved[0]["norm"] > 0
     for name, expected in moved[1].items():
         np.testing.assert_array_equal(moved[0][name], expected, err_msg=name)
+
+
+@pytest.mark.parametrize(("n_envs", "is_product"), [(1, True), (4, False)])
+def test_few_rows_are_not_multiplied_out(n_envs: int, is_product: bool) -> None:
+    """Parity: three rows or twelve move the weights as learning that has the whole gradient does; where
+    they are few, nothing of the dense kernel's shape is needed on the way.
+    """
+    generator = np.random.default_rng(9)
+    rollout = Rollout(
+        generator.integers(0, 256, (4, n_envs, 84, 84, 4)).astype(np.uint8),
+        generator.integers(0, N_ACTIONS, (3, n_envs)).astype(np.int32),
+        generator.standard_normal((3, n_envs)).astype(np.float32),
+        np.ones((3, n_envs), np.float32),
+    )
+    shapes = network.weight_shapes("small", (84, 84, 4), N_ACTIONS)
+    h = HYPERPARAMETERS._replace(network="small")
+    moved, n_whole = [], []
+    for anew in (False, True):
+        shared = make_shared(100, shapes=shapes, rmsprop_epsilon=0.1)
+        start = numpy_weights(shared.weights)
+        traced = make_traced(shared, types.SimpleNamespace(observations=rollout.observations), h)
+        local = LocalNetwork(shared, traced)
+        if anew:
+            local.learn_anew(rollout, np.float32(0.01))
+        else:
+            act_and_learn(local, rollout, 0.01)
+        moved.append({key: v.numpy() - start[key] for key, v in shared.weights.items()})
+        operations = (traced.learn_anew if anew else traced.learn).graph.get_operations()
+        used = [x.outputs[0] for x in operations if x.type == "MatMul" and x.outputs[0].consumers()]
+        n_whole.append([product.shape for product in used].count(shapes["dense_kernel"]))
+    assert n_whole == [0 if is_product else 1, 1]
+    for key, expected in moved[1].items():
+        assert np.abs(expected).max() > 1e-6
+        np.testing.assert_allclose(moved[0][key], expected, rtol=1e-4, atol=1e-8, err_msg=key)
 
 
 def test_learning_goes_forward_for_the_last_observations_alone() -> None:
