@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from a3c import position
 from a3c.appending import in_words
 from a3c.position import Position
+from a3c.words import one_line
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -44,8 +45,7 @@ class UnusableCheckpoint(Exception):
     """A checkpoint that is missing, damaged or of something else; says so in one line."""
 
     def __init__(self, message: str) -> None:
-        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
-        super().__init__(shown if len(shown) <= 800 else shown[:799] + "…")
+        super().__init__(one_line(message, 800))
 
 
 class CannotSave(Exception):

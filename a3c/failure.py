@@ -11,6 +11,7 @@ import re
 
 import numpy as np
 
+from a3c.words import one_line
 from a3c.worker import Failure
 
 FOLDER = "failure"
@@ -38,5 +39,4 @@ def in_one_line(error: BaseException) -> str:
         return checked[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = " … ".join(dict.fromkeys(lines[:1] + lines[-1:]))
-    shown = "".join(c if c.isprintable() else "?" for c in shown)
-    return f"{type(error).__name__}: {shown}"[:500]
+    return one_line(f"{type(error).__name__}: {shown}", 500)

@@ -15,6 +15,8 @@ import typing
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from a3c.words import one_line
+
 # The presets' end of the learning-rate schedule that is not a number: it follows --n_steps.
 N_STEPS = "n_steps"
 # Each may be a process of its own.
@@ -29,8 +31,7 @@ class BadInput(Exception):
     """What the user gave cannot work; the message is one line, whatever went into it."""
 
     def __init__(self, message: str) -> None:
-        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
-        super().__init__(shown if len(shown) <= 500 else shown[:499] + "…")
+        super().__init__(one_line(message, 500))
 
 
 RUN = "the run"

@@ -220,7 +220,7 @@ def _unmake(made: list[pathlib.Path]) -> None:
             path.rmdir() if path.is_dir() else path.unlink()
 
 
-def _git(code: pathlib.Path, *args: str) -> str | None:
+def git(code: pathlib.Path, *args: str) -> str | None:
     """The output of a git command in the folder of the code; None where it fails or hangs."""
     # A caller that is itself a git hook has variables that point at another repository.
     pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
@@ -237,23 +237,23 @@ def _git(code: pathlib.Path, *args: str) -> str | None:
 
 
 def _short_revision(code: pathlib.Path) -> str:
-    return (_git(code, "rev-parse", "--short", "--verify", "HEAD") or "nogit").strip()
+    return (git(code, "rev-parse", "--short", "--verify", "HEAD") or "nogit").strip()
 
 
 def _git_state(code: pathlib.Path) -> str:
     """Revision and everything that differs from it, untracked modules included."""
-    top = _git(code, "rev-parse", "--show-toplevel")
+    top = git(code, "rev-parse", "--show-toplevel")
     if top is None:
         return "no repository"
     root = pathlib.Path(top.rstrip("\n"))
-    revision = _git(code, "rev-parse", "--verify", "HEAD")
+    revision = git(code, "rev-parse", "--verify", "HEAD")
     lines = [f"revision: {revision.strip() if revision else 'no commit yet'}", f"root: {root}"]
-    diff = _git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
+    diff = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
     if diff is None:
         lines.append("uncommitted difference: git could not tell")
     else:
         lines += ["uncommitted difference:", diff] if diff else ["uncommitted difference: none"]
-    listed = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")
     if listed is None:
         return "\n".join([*lines, "untracked files: git could not tell"])
     names = sorted(name for name in listed.split("\0") if name)

@@ -128,15 +128,11 @@ def revision_of(path: pathlib.Path, patch: pathlib.Path | None) -> str:
 
 
 def revision_here() -> str:
-    """The revision of what evaluates; BadInput where that is changed."""
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    if git("status", "--porcelain", "--", "a3c", "run_checkpoint.py"):
+    """The revision of what evaluates; BadInput where that is changed, or nobody knows."""
+    changed = run_dir.git(ROOT, "status", "--porcelain", "--", "a3c", "run_checkpoint.py")
+    if changed is None or changed.strip():
         raise BadInput("what evaluates has uncommitted changes")
-    return git("rev-parse", "HEAD")
+    return (run_dir.git(ROOT, "rev-parse", "--verify", "HEAD") or "").strip()
 
 
 def changed_lines(difference: str) -> list[str]:

@@ -13,7 +13,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALLOWED: dict[str, set[str]] = {
     "__init__": set(),
     # what everybody may need
-    "params": set(),
+    "words": set(),
+    "params": {"words"},
     "cores": set(),
     "seeding": set(),
     "run_dir": {"params", "cores"},
@@ -40,10 +41,10 @@ ALLOWED: dict[str, set[str]] = {
     "hush": set(),
     "shared": {"network", "optimizer"},
     "bundle": set(),
-    "checkpoint": {"shared", "position", "appending", "bundle"},
+    "checkpoint": {"shared", "position", "appending", "bundle", "words"},
     "traced": {"losses", "network", "optimizer", "shared", "debug_dump"},
     "worker": {"traced", "optimizer", "shared", "stopping", "position"},
-    "failure": {"worker"},
+    "failure": {"worker", "words"},
     "resume": {"params", "run_dir", "checkpoint", "appending"},
     # pictures for people
     "views": {"debug_wrappers", "screens"},
