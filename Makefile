@@ -32,7 +32,7 @@ need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is need
 .PHONY: help train test check test-slow soak mutants pins bench bench-long bench-scaling profile format images results audit lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
 train: $(RUNTIME_READY) ## set up, then train: Pong with 16 workers, or make train ARGS="--n_workers 4 CartPole-v1"
 	$(VENV_PYTHON) train.py $(ARGS)

@@ -85,8 +85,8 @@ class Params:
         "environments that a worker steps together, with one network call", within=(1, MAX_ENVS))
     n_steps: int = _knob(
         RUN, 10_000_000, "agent steps, of 4 emulator frames each", OCD,
-        "length of training over all workers, steps restored from a checkpoint included; 1e7"
-        " will do", within=(1, 10**12), anew=True)
+        "length of training over all workers, steps restored from a checkpoint included; may be"
+        " written 1e7", within=(1, 10**12), anew=True)
     env_timeout_seconds: float = _knob(
         RUN, 60.0, "seconds", OURS,
         "an environment process that takes longer than this over one step of all its environments is replaced by"
@@ -118,7 +118,7 @@ class Params:
         paper=7e-4, within=(1e-12, 10))
     lr_schedule: str = _knob(
         OPTIMIZER, "constant", "", f"{OCD}; {MAIL}",
-        "how the learning rate goes on; linear, given here, asks for its end, the next flag",
+        "course of the learning rate; linear, given here, needs its end, the next flag",
         paper="linear", choices=("constant", "linear"))
     lr_decay_to_zero_by_n_steps: int | None = _knob(
         OPTIMIZER, None, "agent steps", f"{OCD}; paper §8",

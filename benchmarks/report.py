@@ -146,7 +146,7 @@ def bench_table(result: dict[str, Any]) -> str:
         )
     most = limits(rounds, cores, "nature", calibration.narrow_limit)
     lines.append(f"| the limit of {NARROW}, whose weights move | {spread(most, '.0f')} |")
-    lines += ["", "| ratio | | required |", "|---|---|---|"]
+    lines += ["", "| ratio | | goal |", "|---|---|---|"]
     for row in ratios(result):
         lines.append(f"| {row.name} | {spread(row.of_rounds, '.2f')} | {row.required} |")
     frames = spread([1e6 * loop["t_frame"] for loop in loops], ".0f")
@@ -170,7 +170,7 @@ def long_table(result: dict[str, Any]) -> str:
     lines = [
         header(result),
         "",
-        "| | | required |",
+        "| | | goal |",
         "|---|---|---|",
         f"| memory of all processes, {result['memory_setting']}, {first['steps']:,} →"
         f" {last['steps']:,} steps | {first['bytes'] / 2**20:.0f} → {last['bytes'] / 2**20:.0f} MiB"

@@ -10,7 +10,7 @@ import pytest
 from a3c import params
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "results/README.md")
 
 # Made by set-up or by a run; not in the repository.
 MADE_LATER = {".pipenv", ".venv", "checkpoints", "failure", "monitor", "runs"}
