@@ -55,7 +55,7 @@ from a3c.stopping import SIGNALS, Stopped
 CLOSING_SECONDS = 2.0
 # The fork server takes no more files with one process than 256, three of each worker.
 MOST_IN_A_HOST = 64
-WORKERS_A_CORE_TO_SHARE = 2
+WORKERS_A_CORE_TO_SHARE = 2  # with fewer, those of one process wait for each other
 FILES_PER_PROCESS = 3  # of the run's main process
 FILES_BESIDES = 64  # what it opens itself, more at times
 # Building waits for a processor, too: on a small machine, behind dozens of others.
