@@ -26,7 +26,7 @@ from a3c.params import BadInput
 if TYPE_CHECKING:
     import numpy as np
 
-    from a3c.checkpoint import Info
+    from a3c.checkpoint_files import Info
     from a3c.env import EnvDescription, EnvSettings
     from a3c.evaluation import Decision, Game, Policy, Summary
     from a3c.screens import Screen
@@ -36,19 +36,24 @@ WINDOW_FPS = 60.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play; returns the exit status."""
-    from a3c import checkpoint, env, env_process, screens, stopping
+    from a3c import checkpoint_files, env, env_process, screens, stopping
 
     stopping.give_handlers_a_stack()
-    bad_input = (BadInput, checkpoint.UnusableCheckpoint, env.UnsupportedEnv, screens.NoScreen)
+    bad_input = (
+        BadInput,
+        checkpoint_files.UnusableCheckpoint,
+        env.UnsupportedEnv,
+        screens.NoScreen,
+    )
     try:
         arguments = _parse(argv)
-        info = checkpoint.read_info(checkpoint.find(arguments.checkpoint))
+        info = checkpoint_files.read_info(checkpoint_files.find(arguments.checkpoint))
         if arguments.env_id not in (None, info.subject.env_id):
-            raise checkpoint.UnusableCheckpoint(
+            raise checkpoint_files.UnusableCheckpoint(
                 f"{info.prefix} plays {info.subject.env_id}, not {arguments.env_id}"
             )
         if ":" in info.subject.env_id and arguments.env_id is None:
-            raise checkpoint.UnusableCheckpoint(
+            raise checkpoint_files.UnusableCheckpoint(
                 f"{info.prefix} plays {info.subject.env_id}, which runs the code of a module: if you"
                 f" trust that, name it before the checkpoint"
             )

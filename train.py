@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from a3c.checkpoint import Info, Subject
+    from a3c.checkpoint_files import Info, Subject
     from a3c.params import Params
     from a3c.resume import Run, Standing
 
@@ -23,15 +23,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals = stopping.StopSignals()  # before anything slow: Ctrl-C should find it in place
     appending.open_what_is_closed()  # and before anything opens a file
 
-    from a3c import checkpoint, env, env_process, params, resume, run_dir, worker_envs
+    from a3c import (
+        checkpoint_files,
+        command_line,
+        env,
+        env_process,
+        params,
+        resume,
+        run_dir,
+        worker_envs,
+    )
 
     argv = sys.argv[1:] if argv is None else argv
-    bad_input = (params.BadInput, env.UnsupportedEnv, checkpoint.UnusableCheckpoint)
+    bad_input = (params.BadInput, env.UnsupportedEnv, checkpoint_files.UnusableCheckpoint)
     envs: list[worker_envs.EnvProcesses] = []
     lock: TextIO | None = None
     try:
-        asked = params.parse(argv)
-        if isinstance(asked, params.Resume):
+        asked = command_line.parse(argv)
+        if isinstance(asked, command_line.Resume):
             run = resume.open_run(asked)
             parsed = run.parsed
         else:
@@ -47,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         description = env.describe_env(settings)
         parsed = params.resolve_network(parsed, description.kind)
-        subject = checkpoint.Subject(
+        subject = checkpoint_files.Subject(
             parsed.params.env_id,
             parsed.params.preprocessing,
             str(parsed.params.network),
@@ -127,7 +136,7 @@ def _checkpoint_to_go_on_from(
     params: "Params", subject: "Subject", run: "Run | None"
 ) -> "Info | None":
     """A resumed run's own, or what --load_ckpt names, if it fits this run."""
-    from a3c import checkpoint
+    from a3c import checkpoint, checkpoint_files
     from a3c.params import BadInput
 
     if run and run.info:
@@ -135,7 +144,7 @@ def _checkpoint_to_go_on_from(
         return run.info
     if params.load_ckpt is None:
         return None
-    info = checkpoint.read_info(checkpoint.find(pathlib.Path(params.load_ckpt)))
+    info = checkpoint_files.read_info(checkpoint_files.find(pathlib.Path(params.load_ckpt)))
     checkpoint.check_fits(info, subject)
     if info.counters["steps"] >= params.n_steps:
         raise BadInput(

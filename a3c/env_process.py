@@ -143,7 +143,9 @@ class Host:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """Of a process that is ending; None if it takes too long."""
+        """Of a process that is ending; None if it takes too long, or never was."""
+        if self._process is None:
+            return None
         with _PROCESSES:
             self._process.join(CLOSING_SECONDS)
             return self._process.exitcode

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from a3c import atari_scores, checkpoint, env, network, seeding
-from a3c.checkpoint import Info, Subject
+from a3c.checkpoint_files import Info, Subject
 from a3c.env import EnvDescription, EnvSettings
 from a3c.stopping import StopFlag, kept_from_new_threads
 from a3c.worker import sample_actions

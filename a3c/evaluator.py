@@ -18,8 +18,9 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from a3c import checkpoint, evaluation
-from a3c.checkpoint import CannotSave, Checkpointer, Subject
+from a3c import checkpoint_files, evaluation
+from a3c.checkpoint import CannotSave, Checkpointer
+from a3c.checkpoint_files import Subject
 from a3c.shared import Counters, SharedState
 from a3c.stopping import StopFlag, kept_from_new_threads
 
@@ -64,7 +65,7 @@ class Evaluator:
         best_mean, n_steps_at_last = read_evaluations(folder / CSV)
         now = shared.counters.read().steps
         self._n_steps_at_last = now if n_steps_at_last is None else n_steps_at_last
-        self._best_folder = folder / "checkpoints" / checkpoint.BEST
+        self._best_folder = folder / "checkpoints" / checkpoint_files.BEST
         # What is not there any more is not to be beaten.
         self._best_mean = best_mean if any(self._best_folder.glob("ckpt-*.json")) else None
         # What the weights and statistics of one moment are copied to.
@@ -109,7 +110,7 @@ class Evaluator:
 
         A run that is killed goes on from a checkpoint, with what was its best by then.
         """
-        checkpoint.delete_older(self._best_folder, n_steps)
+        checkpoint_files.delete_older(self._best_folder, n_steps)
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
         """Bring those to their end that are due, unless stopped meanwhile."""

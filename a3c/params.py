@@ -3,17 +3,13 @@
 A knob is one field of `Params`: its default (preset `ocd`), its value under preset `paper` where
 that differs, its range, unit, source and help stand in one place, and the command line, `--help`,
 `args.json` and the checks are all derived from there. Every range is closed, and wide enough to
-refuse only what cannot work: its ends survive float32, in which training calculates. Parsing has
-no side effects; whatever is wrong becomes one `BadInput`.
+refuse only what cannot work: its ends survive float32, in which training calculates. Whatever is
+wrong becomes one `BadInput`.
 """
 
-import argparse
 import dataclasses
-import decimal
-import difflib
 import typing
-from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from a3c.words import one_line
 
@@ -202,81 +198,31 @@ class ParsedParams(NamedTuple):
     sources: dict[str, str]
 
 
-class Resume(NamedTuple):
-    """A command that goes on with the run of a folder."""
-
-    folder: str
-    given: dict[str, Any]  # the other flags, by name; `resumed` says whether they may stand
-
-
 KNOBS: dict[str, Knob] = {f.name: f.metadata["knob"] for f in dataclasses.fields(Params)}
 PRESETS: dict[str, dict[str, Any]] = {
     preset: {name: getattr(knob, preset) for name, knob in KNOBS.items() if name != "env_id"}
     | {"preset": preset}
     for preset in ("ocd", "paper")
 }
-_TYPES: dict[str, tuple[type, ...]] = {
+TYPES: dict[str, tuple[type, ...]] = {
     name: typing.get_args(hint) or (hint,) for name, hint in typing.get_type_hints(Params).items()
 }
-# The name that an earlier OCD A3C had for the flag.
-_ALIASES = {"--wake_interval_seconds": "manager_wake_interval_seconds"}
-_RESUME = "--resume"
-FLAGS = {f"--{name}" for name in KNOBS if name != "env_id"} | {_RESUME, "--help"}
 SOURCES = (
     *("preset", "default", "command line"),
     "not recorded",  # args.json is older than the flag; its default is taken
 )
-_LR_END = "lr_decay_to_zero_by_n_steps"
-
-
-def parse(argv: Sequence[str]) -> ParsedParams | Resume:
-    """Turn train.py's arguments (without the program's name) into parameters.
-
-    `--help` prints and exits with 0; anything wrong raises BadInput; nothing else happens.
-    """
-    parser = _parser()
-    given = vars(parser.parse_args(_prepare(argv)))
-    if "resume" in given:
-        folder = given.pop("resume")
-        _check_text(_RESUME, folder, 4096)
-        return Resume(folder, given)
-    if "env_id" not in given:
-        raise BadInput("the following arguments are required: env_id")
-    preset = PRESETS[given.get("preset", "ocd")]
-    values = preset | {"network": None} | given
-    sources = {
-        name: "command line"
-        if name in given
-        else ("default" if knob.ocd == knob.paper else "preset")
-        for name, knob in KNOBS.items()
-    }
-    if given.get("lr_schedule") == "linear" and "lr_decay_to_zero_by_n_steps" not in given:
-        raise BadInput("--lr_schedule linear needs --lr_decay_to_zero_by_n_steps, its end")
-    if values["lr_decay_to_zero_by_n_steps"] == N_STEPS:
-        if values["lr_schedule"] == "linear":
-            values["lr_decay_to_zero_by_n_steps"] = values["n_steps"]
-        else:
-            values["lr_decay_to_zero_by_n_steps"] = None
-            sources["lr_decay_to_zero_by_n_steps"] = "default"
-    if values["debug"] and not values["no_xla"]:
-        # tf.print cannot be compiled, and the run's record should say what ran.
-        values["no_xla"] = True
-        sources["no_xla"] = "command line"
-    params = Params(**values)
-    check(params)
-    return ParsedParams(params, sources)
 
 
 def check(params: Params) -> None:
     """Raise BadInput where a value has the wrong type or is out of range, or two contradict."""
     for name, knob in KNOBS.items():
         _check_value(name, knob, getattr(params, name))
-    _check_text("env_id", params.env_id, 200)
+    check_text("env_id", params.env_id, 200)
     if not params.env_id.isprintable():
         raise BadInput(f"env_id {params.env_id!r} holds characters that no environment's id has")
     for name in ("log_dir", "load_ckpt"):
-        _check_text(f"--{name}", getattr(params, name), 4096)
-    _check_text("--run_name", params.run_name, 100)
+        check_text(f"--{name}", getattr(params, name), 4096)
+    check_text("--run_name", params.run_name, 100)
     if params.run_name and (
         not params.run_name.isprintable() or any(s in params.run_name for s in ("/", "\\", ".."))
     ):
@@ -309,7 +255,7 @@ def _check_together(params: Params) -> None:
 
 
 def _check_value(name: str, knob: Knob, value: Any) -> None:
-    types = _TYPES[name]
+    types = TYPES[name]
     # An int will do for a float, but True is no number.
     if type(value) not in types and not (float in types and type(value) is int):
         wanted = " or ".join("null" if t is type(None) else t.__name__ for t in types)
@@ -320,11 +266,11 @@ def _check_value(name: str, knob: Knob, value: Any) -> None:
         raise BadInput(f"--{name} {value!r} is none of {', '.join(knob.choices)}")
     # Written so that NaN is refused.
     if knob.within is not None and not knob.within[0] <= value <= knob.within[1]:
-        low, high = map(_show, knob.within)
+        low, high = map(shown, knob.within)
         raise BadInput(f"--{name} {value} is out of range ({low} to {high})")
 
 
-def _check_text(shown: str, text: str | None, longest: int) -> None:
+def check_text(shown: str, text: str | None, longest: int) -> None:
     if text is None:
         return
     if not 1 <= len(text) <= longest:
@@ -362,36 +308,6 @@ def resolve_network(parsed: ParsedParams, kind: str) -> ParsedParams:
     return ParsedParams(dataclasses.replace(params, network=network), sources)
 
 
-def resumed(saved: ParsedParams, given: dict[str, Any]) -> ParsedParams:
-    """The parameters with which a run goes on; BadInput where what is given changes its training.
-
-    The schedule's end is what it was; only with steps beyond it comes a new one, which must be
-    named.
-    """
-    values = dataclasses.asdict(saved.params)
-    changed = {name: value for name, value in given.items() if value != values[name]}
-    end, n_steps = values[_LR_END], changed.get("n_steps", values["n_steps"])
-    is_past_end = end is not None and n_steps > end
-    for name in changed:
-        if KNOBS[name].anew or (name == _LR_END and is_past_end):
-            continue
-        shown = name if name == "env_id" else f"--{name}"
-        free = ", ".join(f"--{name}" for name, knob in KNOBS.items() if knob.anew)
-        raise BadInput(
-            f"{shown} is {_show(values[name])} in the run that {_RESUME} names, which goes on as it"
-            f" is; what may be given anew: {free}; where --n_steps goes past the end of the"
-            f" schedule, --{_LR_END}"
-        )
-    if is_past_end and _LR_END not in changed:
-        raise BadInput(
-            f"--n_steps {n_steps} goes past the end of the learning rate's schedule,"
-            f" --{_LR_END} {end}: a new end must be given, too"
-        )
-    params = dataclasses.replace(saved.params, **changed)
-    check(params)
-    return ParsedParams(params, saved.sources | dict.fromkeys(changed, "command line"))
-
-
 def to_json(parsed: ParsedParams) -> dict[str, dict[str, Any]]:
     """What args.json holds of the parameters, ready for json.dump."""
     return {"params": dataclasses.asdict(parsed.params), "sources": dict(parsed.sources)}
@@ -423,113 +339,7 @@ def from_json(content: object) -> ParsedParams:
     return ParsedParams(params, sources | dict.fromkeys(absent, "not recorded"))
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(message)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="train.py",
-        usage="python3 train.py [flags] env_id, or python3 train.py --resume FOLDER [flags]",
-        description="Train A3C. In brackets: the default under each preset; unit; source.",
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
-    groups: dict[str, Any] = {}
-    for name, knob in KNOBS.items():
-        if knob.group not in groups:
-            groups[knob.group] = parser.add_argument_group(knob.group)
-        options: dict[str, Any] = {"help": _help(name, knob)}
-        if name == "env_id":
-            options["nargs"] = "?"
-        if bool in _TYPES[name]:
-            options["action"] = "store_true"
-        else:
-            options["type"] = _CONVERTERS[_TYPES[name][0]]
-            options["choices"] = knob.choices
-            if knob.choices is None and name != "env_id":
-                options["metavar"] = _METAVARS[_TYPES[name][0]]
-        groups[knob.group].add_argument(name if name == "env_id" else f"--{name}", **options)
-        for alias in (alias for alias, of in _ALIASES.items() if of == name):
-            options["help"] = argparse.SUPPRESS
-            groups[knob.group].add_argument(alias, dest=name, **options)
-    groups[CKPTS].add_argument(
-        _RESUME,
-        metavar="FOLDER",
-        help="go on in this run folder, with the same settings; --n_steps and what does not change"
-        " training may be given anew",
-    )
-    return parser
-
-
-def _prepare(argv: Sequence[str]) -> list[str]:
-    """Refuse unknown flags by name, and join `--flag -1e-4` into one token.
-
-    argparse alone would complain of a missing env_id, or of the value behind the unknown flag,
-    and takes -1e-4 for a flag.
-    """
-    flags = FLAGS | set(_ALIASES) | {"-h"}
-    prepared: list[str] = []
-    for i, token in enumerate(argv):
-        if any(ord(c) < 32 for c in token):
-            # Numbers may have white space around them; the record of the command is one line.
-            raise BadInput(f"argument {token!r} holds control characters")
-        if token == "--":
-            return prepared + list(argv[i:])
-        flag = token.split("=", 1)[0]
-        if not token.startswith("-") or token == "-" or flag in flags:
-            prepared.append(token)
-        elif _is_number(token) and prepared and prepared[-1] in flags:
-            prepared[-1] += "=" + token
-        else:
-            near = difflib.get_close_matches(flag[:100], sorted(flags), n=1)
-            raise BadInput(f"unknown flag {flag}" + (f" (nearest: {near[0]})" if near else ""))
-    return prepared
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _whole(text: str) -> int:
-    """A whole number, in float syntax too: decimal, because float is not exact beyond 2^53."""
-    try:
-        number = decimal.Decimal(text)
-    except decimal.InvalidOperation:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not number.is_finite() or not -(10**18) < number < 10**18:
-        raise argparse.ArgumentTypeError(f"{text} is out of range")
-    if number != int(number):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
-    return int(number)
-
-
-def _real(text: str) -> float:
-    if not _is_number(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return float(text)
-
-
-_CONVERTERS: dict[type, Any] = {int: _whole, float: _real, str: str}
-_METAVARS = {int: "N", float: "X", str: "NAME"}
-
-
-def _help(name: str, knob: Knob) -> str:
-    if name == "env_id":
-        return knob.help
-    defaults = f"ocd {_show(knob.ocd)}, paper {_show(knob.paper)}"
-    if name == "preset":
-        defaults = f"default {knob.ocd}"
-    notes = "; ".join(note for note in (defaults, knob.unit, knob.source) if note)
-    return f"{knob.help} [{notes}]".replace("%", "%%")
-
-
-def _show(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value as a person would type it: 1e-4, 10_000_000, off."""
     if value is None or isinstance(value, bool):
         return {None: "none", False: "off", True: "on"}[value]

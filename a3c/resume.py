@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
-from a3c import checkpoint, params, run_dir
+from a3c import checkpoint_files, command_line, run_dir
 from a3c.appending import cut, cut_lines
 from a3c.params import KNOBS, BadInput, ParsedParams
 
@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
     folder: pathlib.Path
     args: run_dir.RunArgs  # with what was given anew
-    info: checkpoint.Info | None  # None: it was killed before its first checkpoint
+    info: checkpoint_files.Info | None  # None: it was killed before its first checkpoint
     changed: dict[str, tuple[Any, Any]]  # what was given anew: before and now
     lines: list[str]  # what to say of all this
     lock: TextIO
@@ -52,7 +52,7 @@ class Standing(NamedTuple):
     t_start: float | None  # from which monitor files count their seconds; None: there is none yet
 
 
-def open_run(asked: params.Resume) -> Run:
+def open_run(asked: command_line.Resume) -> Run:
     """Lock and read a run folder; BadInput or UnusableCheckpoint where the run cannot go on."""
     folder = pathlib.Path(asked.folder)
     if not os.path.isfile(folder / run_dir.ARGS):
@@ -66,18 +66,18 @@ def open_run(asked: params.Resume) -> Run:
         raise
 
 
-def _read(folder: pathlib.Path, asked: params.Resume, lock: TextIO) -> Run:
+def _read(folder: pathlib.Path, asked: command_line.Resume, lock: TextIO) -> Run:
     args = run_dir.read_args(folder)
     if ":" in args.params.env_id and "env_id" not in asked.given:
         raise BadInput(
             f"{folder} is of {args.params.env_id}, which runs the code of a module: if you trust that,"
             f" name it, too"
         )
-    parsed = params.resumed(ParsedParams(args.params, args.sources), asked.given)
+    parsed = command_line.resumed(ParsedParams(args.params, args.sources), asked.given)
     checkpoints = folder / run_dir.CHECKPOINTS
     info = None
     if any(checkpoints.glob("ckpt-*.json")):
-        info, problems = checkpoint.newest_whole(checkpoints)
+        info, problems = checkpoint_files.newest_whole(checkpoints)
         _check_same_run(folder, args, info)
         n_steps = info.counters["steps"]
         if n_steps >= parsed.params.n_steps:
@@ -93,7 +93,7 @@ def _read(folder: pathlib.Path, asked: params.Resume, lock: TextIO) -> Run:
                 " that were not used yet; log.txt stays as it is"
             )
     elif _has_trained(folder):
-        raise checkpoint.UnusableCheckpoint(
+        raise checkpoint_files.UnusableCheckpoint(
             f"{folder} has figures or games, but no checkpoint with its JSON: it cannot go on, and"
             f" is left as it is"
         )
@@ -129,7 +129,9 @@ def _has_trained(folder: pathlib.Path) -> bool:
     return any(path.read_bytes().count(b"\n") > n for path, n in tables.items() if path.exists())
 
 
-def _check_same_run(folder: pathlib.Path, args: run_dir.RunArgs, info: checkpoint.Info) -> None:
+def _check_same_run(
+    folder: pathlib.Path, args: run_dir.RunArgs, info: checkpoint_files.Info
+) -> None:
     """args.json carries no checksum, but each checkpoint has the same settings under one."""
     for name, saved in info.params.items():
         if name in KNOBS and not KNOBS[name].anew and name not in _OF_ITS_START:
@@ -143,7 +145,7 @@ def _check_same_run(folder: pathlib.Path, args: run_dir.RunArgs, info: checkpoin
     if position is not None and [len(worker.n_rows) for worker in position.workers] != (
         [p.envs_per_worker] * p.n_workers
     ):
-        raise checkpoint.UnusableCheckpoint(
+        raise checkpoint_files.UnusableCheckpoint(
             f"{info.prefix}.json has positions of other workers than the run's"
         )
 
@@ -166,8 +168,8 @@ def cut_back(run: Run, argv: Sequence[str]) -> Standing:
         for name in (run_dir.MONITOR, run_dir.CHECKPOINTS):
             (run.folder / name).mkdir(exist_ok=True)
         checkpoints = run.folder / run_dir.CHECKPOINTS
-        checkpoint.set_aside_newer(checkpoints, n_steps if run.info else -1)
-        checkpoint.delete_newer(checkpoints / checkpoint.BEST, n_steps)
+        checkpoint_files.set_aside_newer(checkpoints, n_steps if run.info else -1)
+        checkpoint_files.delete_newer(checkpoints / checkpoint_files.BEST, n_steps)
         most = {"misc/steps": n_steps, "misc/env_restarts": _n_env_restarts(run)}
         _cut_rows(run.folder / "progress.csv", most)
         _cut_rows(run.folder / "evaluations.csv", {"steps": n_steps})

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from a3c import checkpoint, logs, network, resume, seeding
-from a3c.checkpoint import Checkpointer, Info, Subject
+from a3c.checkpoint import Checkpointer
+from a3c.checkpoint_files import Info, Subject
 from a3c.evaluator import Evaluator
 from a3c.params import Params
 from a3c.position import WorkerPosition

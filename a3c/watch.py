@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from a3c import checkpoint, failure, logs, optimizer, resume
+from a3c import checkpoint_files, failure, logs, optimizer, resume
 from a3c.checkpoint import CannotSave, Checkpointer
 from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.params import Params
@@ -111,7 +111,7 @@ class Watch:
             self._log.say("checkpoints can be saved again")
         self._is_saved = True
         if self._evaluator is not None:
-            self._evaluator.forget(checkpoint.oldest(prefix.parent))
+            self._evaluator.forget(checkpoint_files.oldest(prefix.parent))
         return prefix
 
     def _read_position(self) -> Position:

@@ -62,9 +62,9 @@ def call(script: str, *arguments: str | pathlib.Path, **options: object) -> None
 
 def env_of(run: pathlib.Path) -> str:
     """What its checkpoint says that the agent plays."""
-    from a3c import checkpoint
+    from a3c import checkpoint_files
 
-    return checkpoint.read_info(checkpoint.find(run)).subject.env_id
+    return checkpoint_files.read_info(checkpoint_files.find(run)).subject.env_id
 
 
 def draw_debug_data(run: pathlib.Path, folder: pathlib.Path) -> None:
@@ -103,9 +103,9 @@ def debug(
     run: pathlib.Path, folder: pathlib.Path, n_updates: int, flags: list[str], show: tuple[str, ...]
 ) -> None:
     """Go on from the run's checkpoint for a few updates under --debug, and draw what is shown."""
-    from a3c import checkpoint
+    from a3c import checkpoint_files
 
-    info = checkpoint.read_info(checkpoint.find(run))
+    info = checkpoint_files.read_info(checkpoint_files.find(run))
     settings = [
         f"--{name}" if value is True else f"--{name}={value}"
         for name, value in info.params.items()
@@ -134,10 +134,10 @@ def draw_eyes(run: pathlib.Path, path: pathlib.Path) -> None:
     import numpy as np
     from PIL import Image
 
-    from a3c import checkpoint, env, evaluation, views
+    from a3c import checkpoint_files, env, evaluation, views
     from a3c.stopping import StopFlag
 
-    info = checkpoint.read_info(checkpoint.find(run))
+    info = checkpoint_files.read_info(checkpoint_files.find(run))
     settings = evaluation.settings_of(info.subject, seed=0)
     eyes = views.Eyes(env.describe_env(settings).action_meanings)
     frames: list[np.ndarray] = [np.zeros(0)]

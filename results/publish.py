@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import plot_runs
-from a3c import checkpoint, failure, run_dir
+from a3c import checkpoint, checkpoint_files, failure, run_dir
 from a3c.params import BadInput
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -79,7 +79,7 @@ def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
         raise BadInput("how long it took: --alone or --cpu_hours")
     if (run / failure.FOLDER).exists():
         raise BadInput(f"{run} failed: see {run / failure.FOLDER}")
-    info, problems = checkpoint.newest_whole(run / run_dir.CHECKPOINTS)
+    info, problems = checkpoint_files.newest_whole(run / run_dir.CHECKPOINTS)
     for path in plot_runs.monitor_paths(run):
         words = plot_runs.parse_monitor(plot_runs.read_text(path)).words
         problems += [f"{path}: {word}" for word in words]
@@ -150,7 +150,7 @@ def save_agent(run: pathlib.Path, folder: pathlib.Path) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from a3c import evaluation
 
-    info, _ = checkpoint.newest_whole(run / run_dir.CHECKPOINTS)
+    info, _ = checkpoint_files.newest_whole(run / run_dir.CHECKPOINTS)
     folder.mkdir()
     checkpoint.save_weights(info, evaluation.load_policy(info).weights, folder)
 
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--no_agent", action="store_true", help="curves only: a run of a study")
     try:
         publish(parser.parse_args(argv))
-    except (BadInput, checkpoint.UnusableCheckpoint, OSError) as error:
+    except (BadInput, checkpoint_files.UnusableCheckpoint, OSError) as error:
         print(f"publish: error: {error}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:

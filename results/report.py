@@ -47,7 +47,10 @@ OTHERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 # fmt: on
 
 
+# How the names of runs begin that belong together.
 Beginning = str | tuple[str, ...]
+FAST = "pong-fast-"
+PRESETS = ("pong-ocd-", "pong-paper-")
 
 
 class Published(NamedTuple):
@@ -170,10 +173,10 @@ def budget(ours: Sequence[Published | None]) -> str:
     return f"{'; '.join(steps)}; one run, seed 0"
 
 
-def pong_table(runs: Sequence[Published]) -> str:
-    """The fast setting's seeds, and what it takes them to get there."""
+def pong_table(runs: Sequence[Published], beginning: Beginning) -> str:
+    """Agents of Pong, and what it took them to get there."""
     rows = []
-    for published in named(runs, "pong-fast-s"):
+    for published in named(runs, beginning):
         moment = reached(published, PONG_GOAL)
         rows.append(
             [
@@ -191,21 +194,6 @@ def pong_table(runs: Sequence[Published]) -> str:
 def named(runs: Sequence[Published], beginning: Beginning) -> list[Published]:
     """Those whose names below results/ begin so."""
     return [r for r in runs if r.name.removeprefix("results/").startswith(beginning)]
-
-
-def presets_table(runs: Sequence[Published]) -> str:
-    """Both presets as they are, with 16 workers."""
-    rows = [
-        [
-            f"`{published.name}`",
-            f"{millions(published.facts['steps'])} steps, {hours_of(published)}",
-            number(training_score(published)),
-            evaluated(published),
-        ]
-        for preset in ("ocd", "paper")
-        for published in named(runs, f"pong-{preset}-")
-    ]
-    return table(["", "trained for", "mean of the last 100 games", "evaluation, 30 games"], rows)
 
 
 def groups(runs: Sequence[Published], beginning: str) -> Iterator[tuple[str, list[Published]]]:
@@ -259,8 +247,8 @@ def index_table(runs: Sequence[Published]) -> str:
 # Each table of the README, and of which runs there must be one.
 TABLES: dict[str, tuple[Beginning, Callable[[Sequence[Published]], str]]] = {
     "scores": (OURS, scores_table),
-    "pong": ("pong-fast-", pong_table),
-    "presets": (("pong-ocd-", "pong-paper-"), presets_table),
+    "pong": (FAST, functools.partial(pong_table, beginning=FAST)),
+    "presets": (PRESETS, functools.partial(pong_table, beginning=PRESETS)),
     "workers": ("workers/", functools.partial(study_table, beginning="workers/")),
     "ablations": ("ablations/", functools.partial(study_table, beginning="ablations/")),
 }
@@ -278,8 +266,8 @@ def texts(runs: Sequence[Published]) -> dict[tuple[pathlib.Path, str], str]:
 
 # Each picture's runs, by the beginning of their names, and how plot_runs.py draws them.
 PICTURES: dict[str, tuple[Beginning, list[str]]] = {
-    "pong.png": ("pong-fast-", ["--x", "hours", "--references"]),
-    "presets.png": (("pong-ocd-", "pong-paper-"), ["--references", "--figures"]),
+    "pong.png": (FAST, ["--x", "hours", "--references"]),
+    "presets.png": (PRESETS, ["--references", "--figures"]),
     "workers.png": ("workers/", []),
     "workers-hours.png": ("workers/", ["--x", "hours"]),
     "ablations.png": ("ablations/", ["--curves", "100"]),

@@ -4,8 +4,9 @@ import pathlib
 
 import numpy as np
 
-from a3c import checkpoint, network
-from a3c.checkpoint import Checkpointer, Subject
+from a3c import checkpoint, checkpoint_files, network
+from a3c.checkpoint import Checkpointer
+from a3c.checkpoint_files import Subject
 from a3c.shared import Counters, Counts, SharedState
 
 CARTPOLE = Subject("CartPole-v1", "generic", "mlp", (4,), 2)
@@ -19,7 +20,7 @@ def make_weights(subject: Subject, seed: int = 0) -> dict[str, np.ndarray]:
 
 def save(
     folder: pathlib.Path, subject: Subject = CARTPOLE, *, weights_only: bool = False
-) -> checkpoint.Info:
+) -> checkpoint_files.Info:
     """A checkpoint as training writes it at its step 70, or with weights only."""
     shared = SharedState(
         make_weights(subject),
@@ -29,8 +30,8 @@ def save(
         max_grad_norm=1.0,
         counters=Counters(1000, Counts(70, 14, 3, 71)),
     )
-    info = checkpoint.read_info(Checkpointer(folder, shared, subject, {}, 1).save())
+    info = checkpoint_files.read_info(Checkpointer(folder, shared, subject, {}, 1).save())
     if not weights_only:
         return info
     checkpoint.save_weights(info, shared.weights, folder / "weights")
-    return checkpoint.read_info(folder / "weights" / info.prefix.name)
+    return checkpoint_files.read_info(folder / "weights" / info.prefix.name)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import checkpoint
-from a3c.checkpoint import CannotSave, Checkpointer, Subject, UnusableCheckpoint
+from a3c import checkpoint, checkpoint_files
+from a3c.checkpoint import CannotSave, Checkpointer
+from a3c.checkpoint_files import Subject, UnusableCheckpoint
 from a3c.shared import Counters, Counts, Gate, SharedState
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -64,7 +65,7 @@ def edit_json(prefix: pathlib.Path, resealed: bool = True, **changes: object) ->
     content = json.loads(path.read_text()) | changes
     if resealed:
         del content["checksum"]
-        content["checksum"] = checkpoint._checksum(content)
+        content["checksum"] = checkpoint_files._checksum(content)
     path.write_text(json.dumps(content))
 
 
@@ -90,8 +91,8 @@ def test_everything_comes_back(tmp_path):
     # What is saved is a copy: what happens afterwards is not in it.
     for variable in (*saved.weights.values(), *saved.mean_squares.values()):
         variable.assign(tf.zeros_like(variable))
-    info = checkpoint.read_info(prefix)
-    assert info == checkpoint.Info(prefix, SUBJECT, PARAMS, COUNTS._asdict(), True)
+    info = checkpoint_files.read_info(prefix)
+    assert info == checkpoint_files.Info(prefix, SUBJECT, PARAMS, COUNTS._asdict(), True)
     restored = make_shared(seed=2)
     checkpoint.restore(info, restored)
     assert_same(arrays(restored.weights), weights)
@@ -126,7 +127,7 @@ def test_a_checkpoint_is_of_one_moment(tmp_path):
     assert len(prefixes) > 5, "the writer has not come to write"
     restored = make_shared()
     for prefix in prefixes:
-        info = checkpoint.read_info(prefix)
+        info = checkpoint_files.read_info(prefix)
         checkpoint.restore(info, restored)
         number = info.counters["updates"]
         assert number == info.counters["steps"] == int(prefix.name.removeprefix("ckpt-"))
@@ -165,7 +166,7 @@ def test_a_gate_that_stays_open_lets_two_moments_into_one_checkpoint(tmp_path):
     saved.set()
     thread.join()
     restored = make_shared()
-    checkpoint.restore(checkpoint.read_info(prefix), restored)
+    checkpoint.restore(checkpoint_files.read_info(prefix), restored)
     stamps = {
         number
         for variable in (*restored.weights.values(), *restored.mean_squares.values())
@@ -178,7 +179,7 @@ def test_find_takes_any_of_a_checkpoints_names(made):
     """Analytic: a run folder, its checkpoints, the prefix, or any of its three files."""
     names = ("", ".json", ".index", ".data-00000-of-00001")
     paths = [made.with_name(made.name + end) for end in names]
-    assert [checkpoint.find(path) for path in (made.parent.parent, made.parent, *paths)] == (
+    assert [checkpoint_files.find(path) for path in (made.parent.parent, made.parent, *paths)] == (
         [made] * 6
     )
 
@@ -188,7 +189,7 @@ def test_find_takes_the_newest_by_its_number(tmp_path):
     for name in ("ckpt-999", "ckpt-1000", "ckpt-5", "ckpt-x", "ckpt-", "ckpt-7000.json", "other-9"):
         (tmp_path / f"{name}.json").touch()
     (tmp_path / "ckpt-2000.index").touch()
-    assert checkpoint.find(tmp_path) == tmp_path / "ckpt-1000"
+    assert checkpoint_files.find(tmp_path) == tmp_path / "ckpt-1000"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_what_is_not_there_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path / "empty")
     for path in (pathlib.Path(name), tmp_path / name, tmp_path / "file" / name):
         with pytest.raises(UnusableCheckpoint, match=r"^no checkpoint .*\Z"):
-            checkpoint.find(path)
+            checkpoint_files.find(path)
 
 
 def cut(path: pathlib.Path) -> None:
@@ -232,13 +233,13 @@ def make_a_folder(path: pathlib.Path) -> None:
 @pytest.mark.parametrize("damage", [cut, flip_a_byte, empty, take_away, make_a_folder])
 def test_a_damaged_file_is_refused_by_name(copy, ending, damage):
     """Analytic: one byte less or one bit other, in any of the files, and nothing is read."""
-    checkpoint.read_info(copy)  # which it can, undamaged
+    checkpoint_files.read_info(copy)  # which it can, undamaged
     path = copy.with_name(copy.name + ending)
     # The JSON's last byte is a newline, which nobody would miss.
     path.write_bytes(path.read_bytes().rstrip(b"\n") if ending == ".json" else path.read_bytes())
     damage(path)
     with pytest.raises(UnusableCheckpoint) as error:
-        checkpoint.read_info(copy)
+        checkpoint_files.read_info(copy)
     assert path.name in str(error.value)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
@@ -250,7 +251,7 @@ def test_both_tensor_files_of_another_checkpoint_are_refused(copy, tmp_path):
     for ending in (".index", ".data-00000-of-00001"):
         shutil.copy(f"{other}{ending}", f"{copy}{ending}")
     with pytest.raises(UnusableCheckpoint, match=r"checksum is not the one in ckpt-70\.json"):
-        checkpoint.read_info(copy)
+        checkpoint_files.read_info(copy)
 
 
 NOT_OURS = {
@@ -272,7 +273,7 @@ def test_a_json_that_is_not_ours_is_refused(copy, content):
     """Analytic: whatever stands in the JSON's place ends in one short line."""
     copy.with_name(copy.name + ".json").write_bytes(content)
     with pytest.raises(UnusableCheckpoint, match=r"^.{1,400}\Z"):
-        checkpoint.read_info(copy)
+        checkpoint_files.read_info(copy)
 
 
 WRONG = {
@@ -305,7 +306,7 @@ def test_an_entry_of_the_wrong_type_is_refused(copy, name, value):
     """Analytic: also where the checksum fits, so that nothing later trips over it."""
     edit_json(copy, **{name: value})
     with pytest.raises(UnusableCheckpoint, match=r"^.{1,400}\Z"):
-        checkpoint.read_info(copy)
+        checkpoint_files.read_info(copy)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -314,9 +315,9 @@ def test_a_missing_entry_is_refused(copy, name):
     path = copy.with_name(copy.name + ".json")
     content = json.loads(path.read_text())
     del content[name], content["checksum"]
-    path.write_text(json.dumps(content | {"checksum": checkpoint._checksum(content)}))
+    path.write_text(json.dumps(content | {"checksum": checkpoint_files._checksum(content)}))
     with pytest.raises(UnusableCheckpoint, match=name):
-        checkpoint.read_info(copy)
+        checkpoint_files.read_info(copy)
 
 
 def test_an_edit_shows(copy):
@@ -324,12 +325,12 @@ def test_an_edit_shows(copy):
     for name, value in {"env_id": "Acrobot-v1", "counters": {"steps": 1}, "more": 1}.items():
         edit_json(copy, resealed=False, **{name: value})
         with pytest.raises(UnusableCheckpoint, match="is damaged: its checksum"):
-            checkpoint.read_info(copy)
+            checkpoint_files.read_info(copy)
 
 
 def test_a_mismatch_names_both_values(made):
     """Analytic: for each part of what a network was made for."""
-    info = checkpoint.read_info(made)
+    info = checkpoint_files.read_info(made)
     checkpoint.check_fits(info, SUBJECT)
     for name, value, words in (
         ("env_id", "Acrobot-v1", "env id 'CartPole-v1', this run has 'Acrobot-v1'"),
@@ -345,9 +346,9 @@ def test_a_mismatch_names_both_values(made):
 
 def test_of_a_file_with_weights_only_the_weights_come_back(made, tmp_path):
     """Golden: the statistics stay where the run's settings start them."""
-    whole = checkpoint.read_info(made)
+    whole = checkpoint_files.read_info(made)
     checkpoint.save_weights(whole, make_shared().weights, tmp_path)
-    info = checkpoint.read_info(checkpoint.find(tmp_path))
+    info = checkpoint_files.read_info(checkpoint_files.find(tmp_path))
     assert info == whole._replace(prefix=info.prefix, has_statistics=False, position=None)
     of_both = [prefix.with_name(f"{prefix.name}.index") for prefix in (made, info.prefix)]
     assert [b"mean_squares" in index.read_bytes() for index in of_both] == [True, False]
@@ -370,7 +371,7 @@ def test_tensors_of_another_network_are_refused(made, monkeypatch, shapes):
     """Analytic: should the JSON and the tensors disagree, no half-restored network trains on."""
     monkeypatch.setitem(globals(), "SHAPES", shapes)
     with pytest.raises(UnusableCheckpoint, match=r"^cannot restore .*\Z"):
-        checkpoint.restore(checkpoint.read_info(made), make_shared())
+        checkpoint.restore(checkpoint_files.read_info(made), make_shared())
 
 
 def test_only_the_newest_stay(tmp_path):
@@ -386,9 +387,9 @@ def test_only_the_newest_stay(tmp_path):
         for ending in (".data-00000-of-00001", ".index", ".json")
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
-    assert checkpoint.find(tmp_path) == tmp_path / "ckpt-50"
+    assert checkpoint_files.find(tmp_path) == tmp_path / "ckpt-50"
     for n in (40, 50):
-        assert checkpoint.read_info(tmp_path / f"ckpt-{n}").counters["steps"] == n
+        assert checkpoint_files.read_info(tmp_path / f"ckpt-{n}").counters["steps"] == n
 
 
 def test_a_save_that_fails_shows_nothing_of_itself(tmp_path, monkeypatch):
@@ -402,20 +403,20 @@ def test_a_save_that_fails_shows_nothing_of_itself(tmp_path, monkeypatch):
             patch.setattr(*_failing(failing))
             with pytest.raises(CannotSave, match=r"^cannot save .*/ckpt-10: no space left"):
                 checkpointer.save()
-        assert checkpoint.find(tmp_path) == before
+        assert checkpoint_files.find(tmp_path) == before
         # Nor does it take up room.
         assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-0"}
         with pytest.raises(UnusableCheckpoint):
-            checkpoint.find(tmp_path / "ckpt-10")
+            checkpoint_files.find(tmp_path / "ckpt-10")
     shared.counters.add_update(10, 10, 0)
-    assert checkpoint.find(tmp_path / checkpointer.save().name) == tmp_path / "ckpt-20"
+    assert checkpoint_files.find(tmp_path / checkpointer.save().name) == tmp_path / "ckpt-20"
 
 
 def _failing(name: str) -> tuple[object, str, object]:
     def fail(*_: object) -> None:
         raise OSError("no space left on device")
 
-    return (checkpoint.os, name, fail) if name == "fsync" else (pathlib.Path, name, fail)
+    return (checkpoint_files.os, name, fail) if name == "fsync" else (pathlib.Path, name, fail)
 
 
 def test_saving_again_without_a_step_between_leaves_a_whole_checkpoint_at_every_moment(
@@ -428,17 +429,17 @@ def test_saving_again_without_a_step_between_leaves_a_whole_checkpoint_at_every_
         patch.setattr(*_failing("fsync"))
         with pytest.raises(CannotSave, match="no space"):  # as if killed before the JSON
             checkpointer.save()
-    checkpoint.read_info(prefix)
+    checkpoint_files.read_info(prefix)
     assert checkpointer.save() == prefix
-    checkpoint.read_info(prefix)
+    checkpoint_files.read_info(prefix)
 
 
 def test_reading_needs_no_tensorflow(made):
     """Analytic: so bad input is answered at once."""
     script = """if True:
         import pathlib, sys
-        from a3c import checkpoint
-        info = checkpoint.read_info(checkpoint.find(pathlib.Path(sys.argv[1])))
+        from a3c import checkpoint, checkpoint_files
+        info = checkpoint_files.read_info(checkpoint_files.find(pathlib.Path(sys.argv[1])))
         checkpoint.check_fits(info, info.subject)
         print(info.counters["steps"], "tensorflow" in sys.modules, "numpy" in sys.modules)
     """

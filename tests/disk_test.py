@@ -14,7 +14,7 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c import appending, checkpoint
+from a3c import appending, checkpoint_files
 from tests import processes
 
 TRAIN = processes.ROOT / "train.py"
@@ -79,10 +79,10 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
             "cannot write run/monitor/0.0.monitor.csv: File too large; its rows wait in memory\n",
             "cannot save run/checkpoints/ckpt-",
         )
-        before = checkpoint.read_info(checkpoint.find(folder)).counters
+        before = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
         screen.forget()
         screen.wait_for(": File too large; what was saved before is intact\n")  # again
-        assert checkpoint.read_info(checkpoint.find(folder)).counters == before
+        assert checkpoint_files.read_info(checkpoint_files.find(folder)).counters == before
 
         let_files_grow(process, to=resource.RLIM_INFINITY)
         screen.wait_for(
@@ -90,7 +90,7 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
             "TensorBoard's events is written again\n",
             "checkpoints can be saved again\n",
         )
-        after = checkpoint.read_info(checkpoint.find(folder)).counters
+        after = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
         assert after["steps"] > before["steps"]
 
         let_files_grow(process, to=0)
@@ -104,7 +104,7 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
     finally:
         processes.end(process)
         screen.close()
-    newest = checkpoint.read_info(checkpoint.find(folder)).counters
+    newest = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
     assert newest["steps"] >= after["steps"]
     with (folder / "progress.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -150,10 +150,10 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
         for place in places:
             place.chmod(0o555)
         screen.wait_for("cannot save run/checkpoints/ckpt-", ": Permission denied; what was saved")
-        before = checkpoint.read_info(checkpoint.find(folder)).counters
+        before = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
         screen.forget()
         screen.wait_for(": Permission denied; what was saved before is intact\n", " steps/s ")
-        assert checkpoint.read_info(checkpoint.find(folder)).counters == before
+        assert checkpoint_files.read_info(checkpoint_files.find(folder)).counters == before
         for place in places:
             place.chmod(0o755)
         screen.wait_for("checkpoints can be saved again\n")
@@ -170,7 +170,10 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
             place.chmod(0o755)
         processes.end(process)
         screen.close()
-    assert checkpoint.read_info(checkpoint.find(folder)).counters["steps"] > before["steps"]
+    assert (
+        checkpoint_files.read_info(checkpoint_files.find(folder)).counters["steps"]
+        > before["steps"]
+    )
 
 
 def test_what_does_not_fit_waits_and_comes_first(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from a3c import atari_scores, env, evaluation, network, params, seeding
-from a3c.checkpoint import Subject
+from a3c.checkpoint_files import Subject
 from a3c.env_process import EnvError
 from a3c.evaluation import Game, Policy
 from a3c.stopping import SIGNALS, StopFlag

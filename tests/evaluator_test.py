@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import checkpoint, evaluation, evaluator
+from a3c import checkpoint, checkpoint_files, evaluation, evaluator
 from a3c.evaluation import Game
 from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.shared import Counters, Counts, SharedState
@@ -53,8 +53,8 @@ class Training:
         self.wait()
         return self.reports[-1]
 
-    def best(self) -> checkpoint.Info:
-        return checkpoint.read_info(checkpoint.find(self.folder / "checkpoints/best"))
+    def best(self) -> checkpoint_files.Info:
+        return checkpoint_files.read_info(checkpoint_files.find(self.folder / "checkpoints/best"))
 
 
 @pytest.fixture

@@ -23,7 +23,17 @@ import plot_runs
 import preprocessing_play
 import run_checkpoint
 import show_debug_data
-from a3c import checkpoint, debug_dump, monitor, params, position, resume, run_dir
+from a3c import (
+    checkpoint,
+    checkpoint_files,
+    command_line,
+    debug_dump,
+    monitor,
+    params,
+    position,
+    resume,
+    run_dir,
+)
 from tests.bundle_files import HEADER, block, entry, table
 
 Attempt = Callable[[random.Random, pathlib.Path], bool]
@@ -158,7 +168,7 @@ def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
     if program == 3:
         flags = ["--preprocessing", "--seed", "--policy", "--steps", "--record", "--help"]
         return _parse(preprocessing_play._parse, _words(rng, flags)) is not HELPED
-    parsed = _parse(params.parse, _words(rng, FLAGS))
+    parsed = _parse(command_line.parse, _words(rng, FLAGS))
     if parsed is HELPED:
         return True
     with refused_by(params.BadInput):
@@ -240,7 +250,7 @@ class Variable:
 
 
 SHAPES = {"w_kernel": (3, 2), "w_bias": (2,)}
-SUBJECT = checkpoint.Subject("CartPole-v1", "generic", "mlp", (4,), 2)
+SUBJECT = checkpoint_files.Subject("CartPole-v1", "generic", "mlp", (4,), 2)
 NAMES = [
     f"{part}/{name}/.ATTRIBUTES/VARIABLE_VALUE"
     for part in ("mean_squares", "weights")
@@ -252,7 +262,7 @@ ENTRIES = [
 ]
 INDEX, DATA = table([block([HEADER, *sorted(ENTRIES)])]), np.arange(16, dtype="<f4").tobytes()
 INFO: dict[str, Any] = {
-    "format_version": checkpoint.FORMAT_VERSION,
+    "format_version": checkpoint_files.FORMAT_VERSION,
     **SUBJECT._asdict(),
     "params": {"env_id": "CartPole-v1", "n_steps": 1000, "initial_lr": 1e-4, "load_ckpt": None},
     "counters": {"steps": 70, "updates": 14, "games": 3, "frames": 71},
@@ -266,7 +276,7 @@ INFO: dict[str, Any] = {
     },
 }
 ARGS: dict[str, Any] = {
-    **params.to_json(params.resolve_network(params.parse(["CartPole-v1"]), "vector")),
+    **params.to_json(params.resolve_network(command_line.parse(["CartPole-v1"]), "vector")),
     "environment": {"kind": "vector", "sticky_actions": 0.0, "action_meanings": []},
 }
 
@@ -296,7 +306,7 @@ def try_json(rng: random.Random, folder: pathlib.Path) -> bool:
             games = plot_runs.Games(np.zeros(1), np.ones(1), np.ones(1))
             plot_runs.describe(folder, "", games, 4)
             run_dir.read_args(folder)
-            resume.open_run(params.Resume(str(folder), {})).lock.close()
+            resume.open_run(command_line.Resume(str(folder), {})).lock.close()
         if settings is None:
             raise Finding("one reader takes what the other refuses")
         return True
@@ -307,7 +317,7 @@ def _json(rng: random.Random, value: Any, sealed: bool = False) -> bytes:
     value = mutate_json(rng, value) if rng.randrange(4) else value
     if sealed and isinstance(value, dict):
         with contextlib.suppress(TypeError, ValueError):  # names that do not go into one order
-            value["checksum"] = checkpoint._checksum(value)
+            value["checksum"] = checkpoint_files._checksum(value)
     text = json.dumps(value).encode()
     match rng.randrange(8):
         case 0:
@@ -322,8 +332,8 @@ def _try_checkpoint(folder: pathlib.Path, info: bytes, index: bytes, data: bytes
     for suffix, content in ((".json", info), (".index", index), (".data-00000-of-00001", data)):
         write(folder / f"ckpt-70{suffix}", content)
     shared = make_shared()
-    with refused_by(checkpoint.UnusableCheckpoint):
-        info = checkpoint.read_info(checkpoint.find(prefix))
+    with refused_by(checkpoint_files.UnusableCheckpoint):
+        info = checkpoint_files.read_info(checkpoint_files.find(prefix))
         checkpoint.check_fits(info, SUBJECT)
         checkpoint.restore(info, shared)
     return True
@@ -349,7 +359,7 @@ def try_checkpoint_bytes(rng: random.Random, folder: pathlib.Path) -> bool:
     content = INFO | {"files": {name: hashlib.sha256(b).hexdigest() for name, b in files.items()}}
     if rng.randrange(20) == 0:
         content["files"]["ckpt-70.index"] = "0" * 64
-    content["checksum"] = checkpoint._checksum(content)
+    content["checksum"] = checkpoint_files._checksum(content)
     return _try_checkpoint(folder, json.dumps(content).encode(), index, data)
 
 

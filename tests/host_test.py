@@ -61,6 +61,15 @@ def test_workers_that_share_a_process_get_what_they_would_alone():
     assert found == expected
 
 
+def test_a_process_that_is_given_up_before_it_started_is_told_as_dead():
+    """Analytic: nobody waits for workers whose process waited for another that never came."""
+    settings, host = EnvSettings(TOY + "Vector-v0", seed=1), Host(2)
+    envs = EnvProcesses(settings, 0, 1, describe_env(settings), 2, host=host)
+    host.end(0)
+    with contextlib.closing(envs), pytest.raises(EnvError, match=r"^worker 0, environment 0 died"):
+        envs.reset(0)
+
+
 def test_each_is_served_as_it_asks():
     """Analytic: the second steps on while the first asks for nothing."""
     with workers("Vector-v0", 2) as (first, second):

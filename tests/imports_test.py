@@ -15,6 +15,7 @@ ALLOWED: dict[str, set[str]] = {
     # what everybody may need
     "words": set(),
     "params": {"words"},
+    "command_line": {"params"},
     "cores": set(),
     "seeding": set(),
     "run_dir": {"params", "cores"},
@@ -41,20 +42,21 @@ ALLOWED: dict[str, set[str]] = {
     "hush": set(),
     "shared": {"network", "optimizer"},
     "bundle": set(),
-    "checkpoint": {"shared", "position", "appending", "bundle", "words"},
+    "checkpoint_files": {"position", "words"},
+    "checkpoint": {"checkpoint_files", "shared", "position", "appending", "bundle"},
     "traced": {"losses", "network", "optimizer", "shared", "debug_dump"},
     "worker": {"traced", "optimizer", "shared", "stopping", "position"},
     "failure": {"worker", "words"},
-    "resume": {"params", "run_dir", "checkpoint", "appending"},
+    "resume": {"command_line", "params", "run_dir", "checkpoint_files", "appending"},
     # pictures for people
     "views": {"debug_wrappers", "screens"},
     "screens": {"appending"},
     # both
     "evaluation": {
-        *("env", "network", "checkpoint", "seeding", "atari_scores", "stopping", "worker"),
-        "worker_envs",
+        *("env", "network", "checkpoint", "checkpoint_files", "seeding", "atari_scores"),
+        *("stopping", "worker", "worker_envs"),
     },
-    "evaluator": {"evaluation", "checkpoint", "shared", "stopping"},
+    "evaluator": {"evaluation", "checkpoint", "checkpoint_files", "shared", "stopping"},
 }
 ALLOWED["watch"] = set(ALLOWED)
 ALLOWED["training"] = set(ALLOWED)
@@ -65,7 +67,8 @@ ENV_SIDE = {
 }
 NETWORK_SIDE = {
     *("network", "losses", "optimizer", "events", "logs", "debug_dump", "stopping"),
-    *("shared", "bundle", "checkpoint", "traced", "worker", "position", "failure", "resume"),
+    *("shared", "bundle", "checkpoint", "checkpoint_files", "traced", "worker", "position"),
+    *("failure", "resume"),
 }
 EMULATORS = {"gymnasium", "ale_py"}
 

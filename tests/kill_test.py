@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import pytest
 
-from a3c import checkpoint
+from a3c import checkpoint_files
 from tests import processes
 
 TRAIN = processes.ROOT / "train.py"
@@ -59,7 +59,7 @@ def saved(outside: pathlib.Path) -> dict[str, int]:
     folder = outside / "run/checkpoints"
     if not any(folder.glob("ckpt-*.json")):
         return dict.fromkeys(("steps", "updates", "games", "frames"), 0)
-    info, _ = checkpoint.newest_whole(folder)
+    info, _ = checkpoint_files.newest_whole(folder)
     return info.counters
 
 

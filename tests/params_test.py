@@ -1,16 +1,14 @@
-"""Tests of the flags: presets against the published columns, precedence, bad input, args.json."""
+"""Tests of the parameters: presets against the published columns, ranges, the network, args.json."""
 
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from a3c import params
+from a3c import command_line, params
 from a3c.params import BadInput, ParsedParams
 
 PONG = "PongNoFrameskip-v4"
@@ -70,13 +68,6 @@ RUN_DEFAULTS = {
 }
 
 
-def refusal(*argv: str) -> str:
-    """The line that refuses these arguments."""
-    with pytest.raises(BadInput) as caught:
-        params.parse(argv)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("argv", "column"),
     [
@@ -87,181 +78,8 @@ def refusal(*argv: str) -> str:
 )
 def test_presets_have_the_published_values(argv, column):
     """Analytic: every value under each preset equals a table typed here, none left out."""
-    parsed = params.resolve_network(params.parse([*argv, PONG]), "image")
+    parsed = params.resolve_network(command_line.parse([*argv, PONG]), "image")
     assert dataclasses.asdict(parsed.params) == column | RUN_DEFAULTS | {"env_id": PONG}
-
-
-def test_the_command_line_wins_over_the_preset_in_any_order():
-    """Analytic: given values stay, the preset fills the rest, and each source is told."""
-    for argv in (
-        ["--preset", "paper", "--initial_lr", "3e-4", "--n_workers", "16", PONG],
-        ["--n_workers", "16", PONG, "--initial_lr", "3e-4", "--preset", "paper"],
-    ):
-        found, sources = params.parse(argv)
-        assert (found.initial_lr, found.n_workers, found.rmsprop_epsilon) == (3e-4, 16, 0.1)
-        assert {name for name, source in sources.items() if source == "command line"} == {
-            "env_id",
-            "preset",
-            "initial_lr",
-            "n_workers",
-        }
-        assert {name for name, source in sources.items() if source == "preset"} == {
-            "max_grad_norm",
-            "loss_reduction",
-            "lr_schedule",
-            "lr_decay_to_zero_by_n_steps",
-            "rmsprop_epsilon",
-            "rmsprop_initial",
-            "network",
-            "initial_weights",
-        }
-        assert set(sources.values()) == {"command line", "preset", "default"}
-
-
-def test_a_given_value_that_equals_the_default_is_from_the_command_line():
-    """Analytic: the source tells who decided, not whether it made a difference."""
-    assert params.parse([PONG, "--seed", "0"]).sources["seed"] == "command line"
-
-
-def test_the_paper_anneals_to_zero_at_the_end_unless_told_otherwise():
-    """Analytic: the end of the schedule follows --n_steps, then the flag, then falls away."""
-
-    def end(*argv: str) -> tuple[str, int | None, str]:
-        found, sources = params.parse(["--preset", "paper", PONG, *argv])
-        name = "lr_decay_to_zero_by_n_steps"
-        return found.lr_schedule, getattr(found, name), sources[name]
-
-    assert end() == ("linear", 10_000_000, "preset")
-    assert end("--n_steps", "2e6") == ("linear", 2_000_000, "preset")
-    assert end("--lr_decay_to_zero_by_n_steps", "5e7") == ("linear", 50_000_000, "command line")
-    assert end("--lr_schedule", "constant") == ("constant", None, "default")
-    assert "--lr_decay_to_zero_by_n_steps" in refusal(
-        "--preset", "paper", PONG, "--lr_schedule", "linear"
-    )
-
-
-def test_commands_of_ocd_a3c_run_unchanged():
-    """Analytic: its flags, all at once, are taken with the meaning they had."""
-    argv = (
-        f"{PONG} --n_steps 20e6 --n_workers 16 --ckpt_interval_seconds 600 --load_ckpt old"
-        " --seed 3 --max_n_noops 20 --detailed_logs --wake_interval_seconds 30"
-        " --preprocessing pong --steps_per_update 20 --value_loss_coef 0.25 --max_grad_norm 0.5"
-        " --entropy_bonus 0.02 --initial_lr 2e-4 --lr_schedule linear"
-        " --lr_decay_to_zero_by_n_steps 50e6 --run_name mine"
-    ).split()
-    found, sources = params.parse(argv)
-    assert found == params.Params(
-        env_id=PONG,
-        n_steps=20_000_000,
-        n_workers=16,
-        ckpt_interval_seconds=600.0,
-        load_ckpt="old",
-        seed=3,
-        max_n_noops=20,
-        detailed_logs=True,
-        manager_wake_interval_seconds=30.0,
-        preprocessing="pong",
-        steps_per_update=20,
-        value_loss_coef=0.25,
-        max_grad_norm=0.5,
-        entropy_bonus=0.02,
-        initial_lr=2e-4,
-        lr_schedule="linear",
-        lr_decay_to_zero_by_n_steps=50_000_000,
-        run_name="mine",
-    )
-    later = [f"--manager_{a[2:]}" if a.startswith("--wake") else a for a in argv]
-    assert params.parse(later) == (found, sources)
-
-
-@pytest.mark.parametrize(
-    ("text", "n_steps"),
-    [("1e7", 10**7), ("10e6", 10**7), ("10_000_000", 10**7), ("1.5e3", 1500), ("1", 1)],
-)
-def test_step_counts_are_understood_in_float_syntax(text, n_steps):
-    """Analytic: the ways people write ten million, exact and whole."""
-    found = params.parse([PONG, "--n_steps", text]).params.n_steps
-    assert (found, type(found)) == (n_steps, int)
-
-
-def test_large_whole_numbers_are_exact():
-    """Analytic: 2^53 + 1 is the first whole number that float has not."""
-    refused = refusal(PONG, "--n_steps", str(2**53 + 1))
-    assert str(2**53 + 1) in refused
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        ("", ["env_id"]),
-        ("Pong-v4 Breakout-v4", ["Breakout-v4"]),
-        ("Pong-v4 --n_worker 4", ["--n_worker", "--n_workers"]),
-        ("Pong-v4 --learning_rate 1", ["--learning_rate"]),
-        ("--frobnicate", ["--frobnicate"]),
-        ("-n 4 Pong-v4", ["-n"]),
-        ("Pong-v4 --seed", ["--seed"]),
-        ("Pong-v4 --debug=1", ["--debug"]),
-        ("Pong-v4 --preset best", ["--preset", "best", "ocd", "paper"]),
-        ("Pong-v4 --network lstm", ["--network", "lstm", "nature"]),
-        ("Pong-v4 --n_workers four", ["--n_workers", "four"]),
-        ("Pong-v4 --n_workers 2.5", ["--n_workers", "2.5", "whole"]),
-        ("Pong-v4 --n_workers 0", ["--n_workers", "0"]),
-        ("Pong-v4 --n_workers -4", ["--n_workers", "-4"]),
-        ("Pong-v4 --n_workers 1025", ["--n_workers", "1025"]),
-        ("Pong-v4 --n_workers 100 --envs_per_worker 11", ["--n_workers", "--envs_per_worker"]),
-        ("Pong-v4 --n_steps 0", ["--n_steps"]),
-        ("Pong-v4 --n_steps 1e999999999", ["--n_steps"]),
-        ("Pong-v4 --n_steps nan", ["--n_steps"]),
-        ("Pong-v4 --n_steps inf", ["--n_steps"]),
-        ("Pong-v4 --steps_per_update 0", ["--steps_per_update"]),
-        ("Pong-v4 --seed -1", ["--seed"]),
-        ("Pong-v4 --max_n_noops -1", ["--max_n_noops"]),
-        ("Pong-v4 --keep_ckpts 0", ["--keep_ckpts"]),
-        ("Pong-v4 --discount 1.01", ["--discount", "1.01"]),
-        ("Pong-v4 --discount -0.1", ["--discount", "-0.1"]),
-        ("Pong-v4 --initial_lr 0", ["--initial_lr"]),
-        ("Pong-v4 --initial_lr -1e-4", ["--initial_lr", "-0.0001"]),
-        ("Pong-v4 --rmsprop_decay 1", ["--rmsprop_decay"]),
-        ("Pong-v4 --rmsprop_decay 0.99999999", ["--rmsprop_decay"]),
-        ("Pong-v4 --rmsprop_epsilon 0", ["--rmsprop_epsilon"]),
-        ("Pong-v4 --rmsprop_epsilon 1e-50", ["--rmsprop_epsilon"]),
-        ("Pong-v4 --max_grad_norm 0", ["--max_grad_norm"]),
-        ("Pong-v4 --entropy_bonus -0.01", ["--entropy_bonus"]),
-        ("Pong-v4 --ckpt_interval_seconds 0", ["--ckpt_interval_seconds"]),
-        ("Pong-v4 --manager_wake_interval_seconds 1e300", ["--manager_wake_interval_seconds"]),
-        ("Pong-v4 --debug --n_workers 2", ["--debug", "one worker"]),
-        ("Pong-v4 --debug --envs_per_worker 2", ["--debug", "one environment"]),
-        ("Pong-v4 --log_dir a --run_name b", ["--log_dir", "--run_name"]),
-        ("Pong-v4 --run_name a/b", ["--run_name", "a/b"]),
-        ("Pong-v4 --run_name ..", ["--run_name"]),
-        ("Pong-v4 --run_name " + "x" * 101, ["--run_name", "100"]),
-        ("Pong-v4 --lr_schedule linear", ["--lr_schedule", "--lr_decay_to_zero_by_n_steps"]),
-        ("Pong-v4 --lr_decay_to_zero_by_n_steps 5e7", ["--lr_decay_to_zero_by_n_steps"]),
-        (
-            "Pong-v4 --preset paper --lr_schedule constant --lr_decay_to_zero_by_n_steps 5e7",
-            ["--lr_decay_to_zero_by_n_steps", "constant"],
-        ),
-        (
-            "Pong-v4 --lr_schedule linear --lr_decay_to_zero_by_n_steps 9e6",
-            ["--lr_decay_to_zero_by_n_steps", "9000000", "10000000"],
-        ),
-        ("x" * 201, ["env_id", "200"]),
-    ],
-)
-def test_bad_input_is_one_line_that_names_the_flag(argv, words):
-    """Analytic: each kind of bad input is refused, by a line with the words that help."""
-    line = refusal(*argv.split())
-    assert "\n" not in line
-    assert [word for word in words if word not in line] == []
-
-
-@pytest.mark.parametrize(
-    "name", [n for n, k in params.KNOBS.items() if k.within is not None and n != "n_steps"]
-)
-@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1e-4", "1e300", "1e-300x", ""])
-def test_no_number_takes_what_no_number_can_be(name, text):
-    """Analytic: NaN, infinities, negative and absurd values are refused by every numeric flag."""
-    assert f"--{name}" in refusal(PONG, f"--{name}", text)
 
 
 def test_the_ends_of_every_range_are_taken_and_survive_float32():
@@ -276,43 +94,12 @@ def test_the_ends_of_every_range_are_taken_and_survive_float32():
             if name == "lr_decay_to_zero_by_n_steps":
                 extra += ["--lr_schedule", "linear"]
             argv = [PONG, *extra, f"--{name}", str(value)]
-            assert getattr(params.parse(argv).params, name) == value
+            assert getattr(command_line.parse(argv).params, name) == value
             if knob.within[1] <= 1e9:
                 single = np.float32(value)
                 assert np.isfinite(single)
                 assert (single == 0) == (value == 0)
                 assert (single == 1) == (value == 1)
-
-
-@pytest.mark.parametrize("text", ["", "a\nb", "a\x00b", "\ud800", "a\tb", "x" * 5000])
-@pytest.mark.parametrize("name", ["env_id", "--log_dir", "--run_name", "--load_ckpt"])
-def test_texts_that_no_folder_or_environment_has_are_refused(name, text):
-    """Analytic: empty, cut, unprintable or endless names end before they reach the disk."""
-    argv = [text] if name == "env_id" else [PONG, f"{name}={text}"]
-    line = refusal(*argv)
-    assert line.isprintable()
-    assert len(line) <= 500
-
-
-def test_what_was_given_is_shown_in_one_line_of_bounded_length():
-    """Analytic: control characters are refused even where a number may have space around it."""
-    assert params.parse([PONG, "--n_workers", " 5 "]).params.n_workers == 5
-    assert refusal(PONG, "--n_workers", "5\n").isprintable()
-    assert len(refusal(PONG, "--" + "x" * 10_000)) == 500
-
-
-def test_a_folder_whose_name_is_no_utf8_can_be_given():
-    """Analytic: such a name arrives with escaped bytes, and is kept."""
-    assert params.parse([PONG, "--log_dir", "run\udcff"]).params.log_dir == "run\udcff"
-
-
-def test_debug_switches_xla_off_in_the_record_too():
-    """Analytic: what runs under --debug is what the parameters say."""
-    found, sources = params.parse([PONG, "--debug"])
-    assert found.no_xla
-    assert sources["no_xla"] == "command line"
-    with pytest.raises(BadInput, match="no_xla"):
-        params.check(dataclasses.replace(found, no_xla=False))
 
 
 @pytest.mark.parametrize(
@@ -328,7 +115,7 @@ def test_debug_switches_xla_off_in_the_record_too():
 )
 def test_the_network_fits_the_observations(argv, kind, network, source):
     """Analytic: the preset's network for images, mlp for vectors; a second call changes nothing."""
-    parsed = params.parse([*argv, PONG])
+    parsed = command_line.parse([*argv, PONG])
     assert parsed.params.network in (None, network)
     once = params.resolve_network(parsed, kind)
     assert (once.params.network, once.sources["network"]) == (network, source)
@@ -347,7 +134,7 @@ def test_the_network_fits_the_observations(argv, kind, network, source):
 )
 def test_what_does_not_fit_the_observations_is_refused(argv, kind, words):
     """Analytic: a wrong network, or a flag that would be without effect, is named."""
-    parsed = params.parse([*argv, PONG])
+    parsed = command_line.parse([*argv, PONG])
     with pytest.raises(BadInput) as caught:
         params.resolve_network(parsed, kind)
     assert [word for word in words if word not in str(caught.value)] == []
@@ -356,33 +143,13 @@ def test_what_does_not_fit_the_observations_is_refused(argv, kind, words):
 def test_flags_that_hold_for_vectors_anyway_are_no_error():
     """Analytic: asking for no no-ops, unclipped rewards and whole episodes is what vectors get."""
     flags = ["--max_n_noops", "0", "--no_clip_rewards", "--no_end_on_life_loss"]
-    params.resolve_network(params.parse([*flags, PONG]), "vector")
-
-
-def test_help_tells_everything_of_every_flag(capsys):
-    """Analytic: groups, both defaults, unit and source stand in --help, which exits with 0."""
-    with pytest.raises(SystemExit) as caught:
-        params.parse(["--help"])
-    assert caught.value.code in (0, None)
-    text = " ".join(capsys.readouterr().out.split())
-    assert "ocd 1e-4, paper 7e-4; per update; OCD A3C; author's e-mail" in text
-    assert "ocd 0.99, paper 0.99; per agent step; paper §8" in text
-    assert "ocd none, paper n_steps" in text
-    assert "ocd nature, paper small" in text
-    assert "ocd 10_000_000, paper 10_000_000" in text
-    for name, knob in params.KNOBS.items():
-        assert name in text
-        assert " ".join(f"{knob.help}".split()) in text
-        assert knob.group in text
-        assert knob.source in text
-        assert knob.unit in text
-    assert "--wake_interval_seconds" not in text
+    params.resolve_network(command_line.parse([*flags, PONG]), "vector")
 
 
 def test_every_parameter_survives_args_json_exactly():
     """Analytic: what is read is what was written, for every field, floats to the last bit."""
     argv = [PONG, "--preset", "paper", "--initial_lr", repr(math.pi * 1e-4), "--log_dir", "r\udcff"]
-    parsed = params.resolve_network(params.parse(argv), "image")
+    parsed = params.resolve_network(command_line.parse(argv), "image")
     assert params.from_json(json.loads(json.dumps(params.to_json(parsed)))) == parsed
 
 
@@ -410,7 +177,7 @@ def test_every_parameter_survives_args_json_exactly():
 )
 def test_args_json_is_read_strictly(part, name, value, words):
     """Analytic: what to_json could not have written is refused, and named."""
-    content = params.to_json(params.parse(["--preset", "paper", PONG]))
+    content = params.to_json(command_line.parse(["--preset", "paper", PONG]))
     content[part][name] = value
     with pytest.raises(BadInput) as caught:
         params.from_json(content)
@@ -423,7 +190,7 @@ ALWAYS = ("env_id", "preset")
 def test_a_flag_younger_than_the_file_has_its_presets_default():
     """Analytic: each but two may be missing, and the source says that it was."""
     for preset in ("ocd", "paper"):
-        parsed = params.parse(["--preset", preset, PONG])
+        parsed = command_line.parse(["--preset", preset, PONG])
         for name in set(params.KNOBS) - {*ALWAYS, "network", "lr_decay_to_zero_by_n_steps"}:
             content = params.to_json(parsed)
             del content["params"][name], content["sources"][name]
@@ -437,7 +204,7 @@ def test_args_json_must_be_whole():
     """Analytic: no name may be missing in one part alone, and nothing else is an object of ours."""
     for name in params.KNOBS:
         for parts in (["params"], ["sources"], *[["params", "sources"]] * (name in ALWAYS)):
-            content = params.to_json(params.parse([PONG]))
+            content = params.to_json(command_line.parse([PONG]))
             for part in parts:
                 del content[part][name]
             with pytest.raises(BadInput, match=f"missing.*{name}"):
@@ -452,41 +219,6 @@ def test_args_json_must_be_whole():
 patient = hypothesis.settings(
     deadline=None, max_examples=200, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-numbers = st.one_of(
-    st.integers().map(str), st.floats().map(repr), st.sampled_from(["1e7", "-1e-4", "0x1", "1e999"])
-)
-values = st.one_of(
-    numbers,
-    st.text(st.characters(), max_size=8),
-    st.sampled_from([choice for knob in params.KNOBS.values() for choice in knob.choices or ()]),
-)
-flags = st.sampled_from(
-    [f"--{name}" for name in params.KNOBS] + ["--wake_interval_seconds", "--", "-", "-x", PONG]
-)
-tokens = st.one_of(flags, values, st.builds("{}={}".format, flags, values))
-# Well-formed pairs too: tokens at random hardly ever get past the first check.
-pairs = st.lists(st.tuples(flags, values)).map(lambda pairs: [x for pair in pairs for x in pair])
-
-
-@patient
-@hypothesis.given(st.one_of(st.lists(tokens, max_size=12), pairs.map(lambda argv: [PONG, *argv])))
-def test_any_arguments_end_in_parameters_or_in_one_line(argv):
-    """Analytic: no arguments raise anything but BadInput, and what is accepted is sound."""
-    hypothesis.assume(not any(token.startswith(("-h", "--help")) for token in argv))
-    try:
-        parsed = params.parse(argv)
-    except BadInput as error:
-        line = str(error)
-    else:
-        line = ""
-    assert line.isprintable()
-    if line:
-        return
-    params.check(parsed.params)
-    assert set(parsed.sources) == set(params.KNOBS)
-    assert params.from_json(json.loads(json.dumps(params.to_json(parsed)))) == parsed
-
-
 jsons = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
@@ -500,7 +232,7 @@ jsons = st.recursive(
 )
 def test_any_value_in_args_json_is_read_or_refused(name, part, value):
     """Analytic: whatever stands in the file raises nothing but BadInput."""
-    content = params.to_json(params.parse([PONG]))
+    content = params.to_json(command_line.parse([PONG]))
     content[part][name] = value
     try:
         parsed = params.from_json(content)
@@ -508,13 +240,3 @@ def test_any_value_in_args_json_is_read_or_refused(name, part, value):
         return
     assert isinstance(parsed, ParsedParams)
     params.check(parsed.params)
-
-
-def test_parsing_loads_neither_tensorflow_nor_gymnasium():
-    """Analytic: bad input is answered at once, because nothing heavy is imported to see it."""
-    code = (
-        "import sys; from a3c import params, run_dir\n"
-        "print([m for m in ('tensorflow', 'gymnasium', 'numpy') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

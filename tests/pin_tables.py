@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c.params import Params, parse, resolve_network
+from a3c.command_line import parse
+from a3c.params import Params, resolve_network
 from tests import pins
 
 # The tolerance is so many times the largest deviation that another order of sums was seen to make,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from a3c import params
+from a3c import command_line, params
 from tests import pin_tables, pins
 from tests.recorded_runs import Run, Step
 
@@ -163,7 +163,7 @@ def made_up_run(**changed: Any) -> Run:
     ]
     first_seen = generator.integers(0, 256, (2, 3)).astype(np.uint8)
     run = Run(
-        params.parse(["--steps_per_update", "3", "X-v0"]).params,
+        command_line.parse(["--steps_per_update", "3", "X-v0"]).params,
         first_seen,
         steps,
         {"weights": start},
@@ -200,7 +200,7 @@ def test_changed_inputs_are_named_first_and_for_what_they_are():
     other_start["weights"]["policy_bias"][2] = np.nextafter(
         other_start["weights"]["policy_bias"][2], np.float32(9)
     )
-    other_params = params.parse(["--steps_per_update", "3", "--seed", "1", "X-v0"]).params
+    other_params = command_line.parse(["--steps_per_update", "3", "--seed", "1", "X-v0"]).params
     seen = run.steps[3].seen.copy()
     seen[1, 2] ^= 1
     for changed, line in (

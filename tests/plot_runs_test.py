@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plot_runs
-from a3c import params
+from a3c import command_line, params
 from a3c.params import BadInput
 from plot_runs import Curve, Games, Run
 
@@ -36,7 +36,7 @@ def write_run(folder, *files, env_id=PONG, flags=(), sticky=None):
     for i, games in enumerate(files):
         write_monitor(folder / "monitor" / f"0.{i}.monitor.csv", games, env_id=env_id)
     kind = "vector" if env_id.startswith("CartPole") else "image"
-    parsed = params.resolve_network(params.parse([*flags, env_id]), kind)
+    parsed = params.resolve_network(command_line.parse([*flags, env_id]), kind)
     environment = {} if sticky is None else {"sticky_actions": sticky}
     content = params.to_json(parsed) | {"environment": environment}
     (folder / "args.json").write_text(json.dumps(content))

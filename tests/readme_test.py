@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from a3c import params
+from a3c import command_line, params
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "results/README.md")
@@ -77,7 +77,7 @@ def wrong_train_arguments(arguments: list[str], shown: str) -> Iterator[str]:
         yield from (f"unknown flag {flag}: {shown}" for flag in flags_of(arguments) - train_flags())
     elif "--help" not in arguments:
         try:
-            params.parse(arguments)
+            command_line.parse(arguments)
         except params.BadInput as error:
             yield f"{error}: {shown}"
 
@@ -145,7 +145,7 @@ def make_targets(root: pathlib.Path) -> set[str]:
 
 def train_flags() -> set[str]:
     """The flags of train.py."""
-    return params.FLAGS
+    return command_line.FLAGS
 
 
 def flags_in(source: str) -> set[str]:

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import train
-from a3c import checkpoint, network, run_dir, worker_envs
+from a3c import checkpoint_files, network, run_dir, worker_envs
 from a3c.params import Params
 from tests import processes
 
@@ -104,7 +104,7 @@ def record(
         first,
         steps,
         _tensors(run_folder / "checkpoints" / "ckpt-0"),
-        _tensors(checkpoint.find(run_folder)),
+        _tensors(checkpoint_files.find(run_folder)),
     )
 
 

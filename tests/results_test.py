@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import plot_runs
-from a3c import checkpoint, params, run_dir
+from a3c import checkpoint_files, command_line, run_dir
 from benchmarks import documents
 from results import publish, report
 from tests import agents
@@ -70,7 +70,7 @@ def test_what_a_run_says_of_itself_is_true(published):
         assert (summary["mean"], summary["sd"]) == pytest.approx(
             (np.mean(scores), np.std(scores, ddof=1))
         )
-        info = checkpoint.read_info(checkpoint.find(folder))
+        info = checkpoint_files.read_info(checkpoint_files.find(folder))
         assert (info.subject.env_id, info.counters["steps"]) == (facts["env_id"], facts["steps"])
         assert published.evaluation["steps"] == facts["steps"]
         assert published.evaluation["seed"] != facts["seed"]
@@ -85,7 +85,7 @@ COMMAND = ["--log_dir", "runs/pole-s3", "--n_steps", "70", "--seed", "3", "CartP
 def run(tmp_path, monkeypatch):
     """The folder of a CartPole run that ended at its step 70."""
     monkeypatch.chdir(tmp_path)
-    folder = run_dir.create(params.parse(COMMAND), COMMAND)
+    folder = run_dir.create(command_line.parse(COMMAND), COMMAND)
     agents.save(folder / run_dir.CHECKPOINTS)
     rows = "".join(f"{score}.0,{score},{score / 10}\n" for score in (20, 21, 26))
     monitor = '#{"t_start": 5.0, "env_id": "CartPole-v1"}\nr,l,t\n' + rows
@@ -123,7 +123,7 @@ def test_a_run_is_published(run, monkeypatch, capsys):
         assert gzip.decompress((into / f"{name}.gz").read_bytes()) == (run / name).read_bytes()
     for name in ("command.txt", "args.json", "versions.txt"):
         assert (into / name).read_bytes() == (run / name).read_bytes()
-    info = checkpoint.read_info(checkpoint.find(into))
+    info = checkpoint_files.read_info(checkpoint_files.find(into))
     assert not info.has_statistics
     evaluation = json.loads((into / "evaluation.json").read_text())
     assert (evaluation["seed"], len(evaluation["games"])) == (publish.EVALUATION_SEED, 2)
@@ -243,7 +243,7 @@ def test_tables_of_runs():
         published_of("pong-fast-s1", [18.5] * 120, hours=None),
         published_of("pong-fast-s2", [-3.0] * 120),
     ]
-    assert report.pong_table(runs).splitlines()[2:] == [
+    assert report.pong_table(runs, report.FAST).splitlines()[2:] == [
         "| `results/pong-fast-s0` | 1.90 h, 0.19M steps | 0.22M steps, 2.20 h | 20.0 | 19.3 ± 1.5 |",
         "| `results/pong-fast-s1` | 0.10M steps | 0.12M steps, 2.0 CPU hours | 18.5 | 19.3 ± 1.5 |",
         "| `results/pong-fast-s2` | not | 0.12M steps, 1.20 h | −3.0 | 19.3 ± 1.5 |",

@@ -13,7 +13,15 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 import train
-from a3c import checkpoint, events, network, params, position, resume, run_dir
+from a3c import (
+    checkpoint_files,
+    command_line,
+    events,
+    network,
+    position,
+    resume,
+    run_dir,
+)
 from a3c.params import BadInput
 from tests import processes
 
@@ -49,7 +57,7 @@ def games(folder: str) -> list[tuple[str, ...]]:
 
 def tensors(folder: str) -> dict[str, bytes]:
     """Weights and statistics of the newest checkpoint."""
-    reader = tf.train.load_checkpoint(str(checkpoint.find(pathlib.Path(folder))))
+    reader = tf.train.load_checkpoint(str(checkpoint_files.find(pathlib.Path(folder))))
     return {
         name: reader.get_tensor(name).tobytes()
         for name in sorted(reader.get_variable_to_shape_map())
@@ -57,8 +65,8 @@ def tensors(folder: str) -> dict[str, bytes]:
     }
 
 
-def info(folder: str) -> checkpoint.Info:
-    return checkpoint.read_info(checkpoint.find(pathlib.Path(folder)))
+def info(folder: str) -> checkpoint_files.Info:
+    return checkpoint_files.read_info(checkpoint_files.find(pathlib.Path(folder)))
 
 
 def rows(folder: str) -> list[dict[str, str]]:
@@ -180,14 +188,14 @@ def copy(two_checkpoints, work):
 
 def open_run(*given: str) -> resume.Run:
     named = [] if {DRAWN, "CartPole-v1"} & {*given} else [DRAWN]
-    asked = params.parse(["--resume", "run", *given, *named])
+    asked = command_line.parse(["--resume", "run", *given, *named])
     opened = resume.open_run(asked)
     opened.lock.close()
     return opened
 
 
 def refusal(*given: str) -> str:
-    with pytest.raises((BadInput, checkpoint.UnusableCheckpoint)) as error:
+    with pytest.raises((BadInput, checkpoint_files.UnusableCheckpoint)) as error:
         open_run(*given)
     return str(error.value)
 
@@ -222,7 +230,7 @@ def test_a_module_is_not_imported_because_a_file_says_so(copy):
     args["params"]["env_id"] = "this:X-v0"
     (copy / "args.json").write_text(json.dumps(args))
     with pytest.raises(BadInput, match="^run is of this:X-v0, which runs the code of a module: if"):
-        resume.open_run(params.parse(["--resume", "run", "--n_steps", "90"]))
+        resume.open_run(command_line.parse(["--resume", "run", "--n_steps", "90"]))
     assert "this" not in sys.modules
     (copy / "args.json").write_bytes(before[copy / "args.json"])
     assert open_run("--n_steps", "90").info.counters["steps"] == 80
@@ -246,17 +254,17 @@ def test_what_does_not_change_training_may_be_given_anew(copy):
 
 def test_the_schedules_end_is_frozen():
     """Analytic: more steps than that need a new end, and only those may have one."""
-    saved = params.parse(["--preset", "paper", "--n_steps", "100", "X-v1"])
+    saved = command_line.parse(["--preset", "paper", "--n_steps", "100", "X-v1"])
     assert saved.params.lr_decay_to_zero_by_n_steps == 100
-    fewer = params.resumed(saved, {"n_steps": 90})
+    fewer = command_line.resumed(saved, {"n_steps": 90})
     assert (fewer.params.n_steps, fewer.params.lr_decay_to_zero_by_n_steps) == (90, 100)
     with pytest.raises(BadInput, match="past the end of the learning rate's schedule"):
-        params.resumed(saved, {"n_steps": 101})
+        command_line.resumed(saved, {"n_steps": 101})
     with pytest.raises(BadInput, match="--lr_decay_to_zero_by_n_steps is 100 in the run"):
-        params.resumed(saved, {"lr_decay_to_zero_by_n_steps": 200})
+        command_line.resumed(saved, {"lr_decay_to_zero_by_n_steps": 200})
     with pytest.raises(BadInput, match="comes before the end of training"):
-        params.resumed(saved, {"n_steps": 150, "lr_decay_to_zero_by_n_steps": 120})
-    longer = params.resumed(saved, {"n_steps": 150, "lr_decay_to_zero_by_n_steps": 200})
+        command_line.resumed(saved, {"n_steps": 150, "lr_decay_to_zero_by_n_steps": 120})
+    longer = command_line.resumed(saved, {"n_steps": 150, "lr_decay_to_zero_by_n_steps": 200})
     assert (longer.params.n_steps, longer.params.lr_decay_to_zero_by_n_steps) == (150, 200)
     assert longer.sources["lr_decay_to_zero_by_n_steps"] == "command line"
 
@@ -297,7 +305,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(copy, damage):
     assert "run/checkpoints/ckpt-80." in opened.lines[0]
     assert opened.lines[0].endswith("; it is set aside, and the one before is taken")
     resume.cut_back(opened, [])
-    assert checkpoint.find(copy).name == "ckpt-40"
+    assert checkpoint_files.find(copy).name == "ckpt-40"
     assert [row["misc/steps"] for row in rows("run")] == ["40"]
     assert len(games("run")) == info("run").counters["games"] == 8
     assert "ckpt-80" not in (copy / "log.txt").read_text()
@@ -321,9 +329,9 @@ def test_the_best_is_what_was_best_by_then(copy):
     names = ["ckpt-20", "ckpt-40"]
     endings = (".data-00000-of-00001", ".index", ".json")
     assert sorted(path.name for path in best.iterdir()) == [n + e for n in names for e in endings]
-    assert checkpoint.oldest(copy / "checkpoints") == 0
+    assert checkpoint_files.oldest(copy / "checkpoints") == 0
     for n_steps, kept in ((0, names), (39, names), (40, names[1:]), (80, names[1:])):
-        checkpoint.delete_older(best, n_steps)
+        checkpoint_files.delete_older(best, n_steps)
         assert sorted(path.stem for path in best.glob("*.json")) == kept
 
 
@@ -442,7 +450,7 @@ def as_an_older_version_left_it(folder: pathlib.Path) -> None:
     path = folder / "checkpoints/ckpt-80.json"
     content = json.loads(path.read_text())
     del content["position"], content["checksum"], content["params"]["keep_ckpts"]
-    path.write_text(json.dumps(content | {"checksum": checkpoint._checksum(content)}))
+    path.write_text(json.dumps(content | {"checksum": checkpoint_files._checksum(content)}))
     args = json.loads((folder / "args.json").read_text())
     del args["params"]["keep_ckpts"], args["sources"]["keep_ckpts"], args["resumed"]
     (folder / "args.json").write_text(json.dumps(args))

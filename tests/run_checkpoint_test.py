@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import run_checkpoint
-from a3c import checkpoint, evaluation, network, screens, views
+from a3c import checkpoint_files, evaluation, network, screens, views
 from tests import agents
 from tests.agents import CARTPOLE, SHORT_PONG, save
 
@@ -45,7 +45,7 @@ class Played(NamedTuple):
 
 
 def play_apart(made: pathlib.Path, name: str, n_games: int, seed: int = 0) -> list[Played]:
-    info = checkpoint.read_info(checkpoint.find(made / name))
+    info = checkpoint_files.read_info(checkpoint_files.find(made / name))
     policy, played = evaluation.load_policy(info), []
     for number in range(n_games):
         frames: list[np.ndarray] = []
@@ -131,7 +131,7 @@ def test_a_policy_that_never_starts_breakout_is_cut_off(tmp_path, monkeypatch, c
     """Analytic: with weights of 0 the likeliest action is the first, NOOP, and the ball waits for
     FIRE: 108,000 frames, the 0 to 30 and 13 no-ops before the first decision among them."""
 
-    def zeros(subject: checkpoint.Subject) -> dict[str, np.ndarray]:
+    def zeros(subject: checkpoint_files.Subject) -> dict[str, np.ndarray]:
         return {name: np.zeros_like(weight) for name, weight in make_weights(subject).items()}
 
     make_weights = agents.make_weights

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from a3c import params, run_dir
+from a3c import command_line, params, run_dir
 from a3c.params import BadInput
 
 PONG = "PongNoFrameskip-v4"
@@ -65,7 +65,7 @@ def commit(folder: pathlib.Path) -> None:
 def create(*argv: str, environment=None, code: pathlib.Path = pathlib.Path("/")) -> pathlib.Path:
     """A run folder as train.py makes it; without a repository unless `code` names one."""
     argv = argv or (PONG,)
-    return run_dir.create(params.parse(argv), argv, environment, code)
+    return run_dir.create(command_line.parse(argv), argv, environment, code)
 
 
 def everything(folder: pathlib.Path) -> list[str]:
@@ -128,7 +128,7 @@ def test_args_json_holds_every_value_and_its_source():
     assert content["params"]["seed"] == 3
     assert content["sources"]["seed"] == "command line"
     assert content["sources"]["initial_lr"] == "preset"
-    parsed = params.parse(argv)
+    parsed = command_line.parse(argv)
     assert run_dir.read_args(folder) == run_dir.RunArgs(
         parsed.params, parsed.sources, {"kind": "image", "sticky_actions": 0.25}
     )
@@ -144,7 +144,7 @@ def test_damaged_arguments_are_refused_in_one_line(text):
     (folder / "args.json").write_text(text, errors="surrogateescape")
     with pytest.raises(BadInput, match=r"args\.json is damaged"):
         run_dir.read_args(folder)
-    content = params.to_json(params.parse([PONG]))
+    content = params.to_json(command_line.parse([PONG]))
     (folder / "args.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=r"args\.json is damaged.*environment"):
         run_dir.read_args(folder)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import plot_runs
-from a3c import checkpoint, params, run_dir
+from a3c import checkpoint, checkpoint_files, command_line, params, run_dir
 from tests import fuzz, processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -99,7 +99,7 @@ def test_code_is_imported_by_name_in_one_place():
     users = [p.name for p in SOURCES if "import_module(" in p.read_text(encoding="utf-8")]
     assert users == ["env.py"]
     with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
-        params.parse(["--help"])
+        command_line.parse(["--help"])
     for text in (out.getvalue(), (ROOT / "README.md").read_text(encoding="utf-8")):
         assert re.search(
             r"module:Id\W+imports\s+(the|a)\s+module\s+first,\s+which\s+runs\s+its\s+code", text
@@ -116,27 +116,27 @@ class Bomb:
         return os.mkdir, ("exploded",)
 
 
-def checkpoint_files(folder: pathlib.Path, **changes: object) -> pathlib.Path:
+def tampered(folder: pathlib.Path, **changes: object) -> pathlib.Path:
     """A whole checkpoint of fuzz.py's two weights, and its JSON's members changed."""
     prefix = folder / "ckpt-70"
     files = {"ckpt-70.index": fuzz.INDEX, "ckpt-70.data-00000-of-00001": fuzz.DATA}
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    sums = {name: checkpoint._file_checksum(folder / name) for name in files}
+    sums = {name: checkpoint_files._file_checksum(folder / name) for name in files}
     seal(prefix, fuzz.INFO | {"files": sums} | changes)
     return prefix
 
 
 def seal(prefix: pathlib.Path, info: dict) -> None:
     info = {name: value for name, value in info.items() if name != "checksum"}
-    text = json.dumps(info | {"checksum": checkpoint._checksum(info)})
+    text = json.dumps(info | {"checksum": checkpoint_files._checksum(info)})
     prefix.with_name(prefix.name + ".json").write_text(text)
 
 
 def refuse(prefix: pathlib.Path) -> str:
     """The line with which a checkpoint is refused."""
-    with pytest.raises(checkpoint.UnusableCheckpoint) as error:
-        checkpoint.restore(checkpoint.read_info(prefix), fuzz.make_shared())
+    with pytest.raises(checkpoint_files.UnusableCheckpoint) as error:
+        checkpoint.restore(checkpoint_files.read_info(prefix), fuzz.make_shared())
     fuzz.check_line(str(error.value))
     return str(error.value)
 
@@ -147,12 +147,14 @@ def test_a_pickle_is_not_unpickled(tmp_path, monkeypatch, suffix, protocol):
     """Analytic: in each file of a checkpoint, with checksums that fit: refused, and nothing has run."""
     monkeypatch.chdir(tmp_path)
     bomb = pickle.dumps(Bomb(), protocol)
-    prefix = checkpoint_files(tmp_path)
+    prefix = tampered(tmp_path)
     path = tmp_path / f"ckpt-70.{suffix}"
     path.write_bytes(bomb)
     if suffix != "json":
         sums = {
-            p.name: checkpoint._file_checksum(p) for p in tmp_path.iterdir() if p.suffix != ".json"
+            p.name: checkpoint_files._file_checksum(p)
+            for p in tmp_path.iterdir()
+            if p.suffix != ".json"
         }
         seal(prefix, fuzz.INFO | {"files": sums})
     refuse(prefix)
@@ -164,7 +166,7 @@ def test_a_pickle_is_not_unpickled(tmp_path, monkeypatch, suffix, protocol):
 def test_the_files_of_the_tests_above_are_fine_without_a_bomb(tmp_path):
     """Analytic: or nothing would have been shown."""
     shared = fuzz.make_shared()
-    checkpoint.restore(checkpoint.read_info(checkpoint_files(tmp_path)), shared)
+    checkpoint.restore(checkpoint_files.read_info(tampered(tmp_path)), shared)
     np.testing.assert_array_equal(shared.mean_squares["w_kernel"].array, [[0, 1], [2, 3], [4, 5]])
 
 
@@ -175,16 +177,16 @@ def test_a_name_in_a_json_leads_nowhere(tmp_path, name):
     """Analytic: a file is read because it is beside the JSON, not because that names it."""
     (tmp_path / "secret").write_text("s")
     (tmp_path / "folder").mkdir()
-    prefix = checkpoint_files(tmp_path / "folder")
+    prefix = tampered(tmp_path / "folder")
     opened = []
-    original = checkpoint._file_checksum
+    original = checkpoint_files._file_checksum
     sums = {
         name: original(tmp_path / "secret"),
         **{p.name: original(p) for p in prefix.parent.iterdir() if p.suffix != ".json"},
     }
     seal(prefix, fuzz.INFO | {"files": sums})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "_file_checksum", lambda p: opened.append(p) or original(p))
+        patch.setattr(checkpoint_files, "_file_checksum", lambda p: opened.append(p) or original(p))
         refuse(prefix)
     assert all(path.parent == prefix.parent for path in opened)
 
@@ -193,7 +195,7 @@ def test_a_name_in_a_json_leads_nowhere(tmp_path, name):
 @pytest.mark.parametrize("suffix", ["json", "index", "data-00000-of-00001"])
 def test_what_has_no_end_is_not_read(tmp_path, kind, suffix):
     """Analytic: a pipe that nobody writes to, and /dev/zero."""
-    prefix = checkpoint_files(tmp_path)
+    prefix = tampered(tmp_path)
     path = tmp_path / f"ckpt-70.{suffix}"
     path.unlink()
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
@@ -208,7 +210,7 @@ def test_what_has_no_end_is_not_read(tmp_path, kind, suffix):
 
 def test_what_is_too_large_is_not_read(tmp_path):
     """Analytic: a JSON of 100 MB; a zipped CSV whose 100 kB would be 100 MB."""
-    prefix = checkpoint_files(tmp_path)
+    prefix = tampered(tmp_path)
     for path in (tmp_path / "ckpt-70.json", tmp_path / "args.json"):
         path.touch()
         os.truncate(path, 10**8)  # takes no room
@@ -226,8 +228,8 @@ def test_counters_are_numbers_that_can_be_counted_on(tmp_path, name):
     """Analytic: none of 400 digits, at which the first division would fail."""
     counters = fuzz.INFO["counters"]
     for number in (10**400, 2**63, -1, 1.5, True, "7", None):
-        assert "counters" in refuse(checkpoint_files(tmp_path, counters=counters | {name: number}))
-    assert checkpoint.read_info(checkpoint_files(tmp_path, counters=counters | {name: 2**63 - 1}))
+        assert "counters" in refuse(tampered(tmp_path, counters=counters | {name: number}))
+    assert checkpoint_files.read_info(tampered(tmp_path, counters=counters | {name: 2**63 - 1}))
 
 
 # Names
@@ -257,7 +259,7 @@ def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name
     monkeypatch.chdir(tmp_path)
     argv = ["--", name] if where == "env_id" else [f"--run_name={name}", "CartPole-v1"]
     try:
-        parsed = params.parse(argv)
+        parsed = command_line.parse(argv)
     except params.BadInput as error:
         fuzz.check_line(str(error))
         assert list(tmp_path.iterdir()) == []

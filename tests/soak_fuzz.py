@@ -45,12 +45,12 @@ def run_chunk(name: str, first: int, n: int, seed: int) -> dict[str, Any]:
     def hang(*_: object) -> NoReturn:
         raise TimeoutError(f"no end after {HANG_SECONDS} s")
 
-    from a3c import params
+    from a3c import command_line
     from tests import fuzz
 
     assert name in fuzz.CLASSES
     # A parser is not changed by parsing, and making it takes most of the time of a command line.
-    params._parser = functools.cache(params._parser)
+    command_line._parser = functools.cache(command_line._parser)
     signal.signal(signal.SIGPROF, hang)
     n_taken, slowest, findings = 0, 0.0, []
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from a3c import checkpoint
+from a3c import checkpoint_files
 from tests import processes
 
 ENV_ID = "PongNoFrameskip-v4"
@@ -118,7 +118,7 @@ def check_left(folder: pathlib.Path, part: Part) -> list[str]:
         problems.append("steps and updates do not agree")
     if [row["misc/steps"] for row in rows] != sorted(row["misc/steps"] for row in rows):
         problems.append("steps fall back")
-    counters = checkpoint.read_info(checkpoint.find(folder)).counters
+    counters = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
     last = rows[-1]
     if (counters["steps"], counters["games"]) != (last["misc/steps"], last["rl/episodes"]):
         problems.append(f"the last row and the last checkpoint differ: {counters}")

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from a3c import checkpoint
+from a3c import checkpoint_files
 from tests import soak_load
 from tests.soak_load import Look, Part
 
@@ -79,9 +79,9 @@ def left(tmp_path, monkeypatch):
         for env in range(3):
             path = tmp_path / "monitor" / f"{worker}.{env}.monitor.csv"
             path.write_text(f"#{json.dumps({'t_start': 0.0})}\nr,l,t\n-21.0,40,12.5\n")
-    info = checkpoint.Info(tmp_path, None, {}, {"steps": 300, "games": 6}, True)
-    monkeypatch.setattr(checkpoint, "find", lambda folder: folder)
-    monkeypatch.setattr(checkpoint, "read_info", lambda prefix: info)
+    info = checkpoint_files.Info(tmp_path, None, {}, {"steps": 300, "games": 6}, True)
+    monkeypatch.setattr(checkpoint_files, "find", lambda folder: folder)
+    monkeypatch.setattr(checkpoint_files, "read_info", lambda prefix: info)
     return tmp_path
 
 

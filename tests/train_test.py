@@ -25,7 +25,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from a3c import checkpoint, logs
+from a3c import checkpoint_files, logs
 from a3c.stopping import SIGNALS
 from tests import processes
 
@@ -60,8 +60,8 @@ class Run(NamedTuple):
         with (self.folder / "progress.csv").open(newline="") as file:
             return list(csv.DictReader(file))
 
-    def info(self) -> checkpoint.Info:
-        return checkpoint.read_info(checkpoint.find(self.folder))
+    def info(self) -> checkpoint_files.Info:
+        return checkpoint_files.read_info(checkpoint_files.find(self.folder))
 
     def games(self) -> list[tuple[str, str, str]]:
         """File, score and length of every game: all of it but the time."""
@@ -253,7 +253,7 @@ def test_an_evaluated_run_is_the_same_run(finished):
     with (evaluated.folder / "evaluations.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows[-1]["steps"] == "600"
-    best = checkpoint.read_info(checkpoint.find(evaluated.folder / "checkpoints/best"))
+    best = checkpoint_files.read_info(checkpoint_files.find(evaluated.folder / "checkpoints/best"))
     means = {int(row["steps"]): float(row["episode_reward_mean"]) for row in rows}
     assert means[best.counters["steps"]] == max(means.values())
     assert best.has_statistics

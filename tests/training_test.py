@@ -17,8 +17,17 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c import checkpoint, evaluation, logs, network, params, stopping, training, watch
-from a3c.checkpoint import Subject
+from a3c import (
+    checkpoint_files,
+    command_line,
+    evaluation,
+    logs,
+    network,
+    stopping,
+    training,
+    watch,
+)
+from a3c.checkpoint_files import Subject
 from a3c.shared import Counts
 from a3c.stopping import Stopped, StopSignals
 from tests import processes
@@ -83,12 +92,12 @@ class Run(NamedTuple):
     def log(self) -> str:
         return (self.folder / "log.txt").read_text()
 
-    def info(self, name: str = "checkpoints") -> checkpoint.Info:
-        return checkpoint.read_info(checkpoint.find(self.folder / name))
+    def info(self, name: str = "checkpoints") -> checkpoint_files.Info:
+        return checkpoint_files.read_info(checkpoint_files.find(self.folder / name))
 
     def weights(self, name: str = "checkpoints") -> dict[str, np.ndarray]:
         """Weights and statistics of a checkpoint."""
-        reader = tf.train.load_checkpoint(str(checkpoint.find(self.folder / name)))
+        reader = tf.train.load_checkpoint(str(checkpoint_files.find(self.folder / name)))
         suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
         names = [name for name in reader.get_variable_to_shape_map() if name.endswith(suffix)]
         return {
@@ -103,10 +112,10 @@ def train(
     signals: StopSignals,
     *envs: Envs,
     more: tuple[str, ...] = (),
-    restore_from: checkpoint.Info | None = None,
+    restore_from: checkpoint_files.Info | None = None,
 ) -> Run:
     (folder / "checkpoints").mkdir(parents=True)
-    parsed = params.parse([*ARGUMENTS, "--n_workers", str(len(envs)), *more, SUBJECT.env_id])
+    parsed = command_line.parse([*ARGUMENTS, "--n_workers", str(len(envs)), *more, SUBJECT.env_id])
     status = training.train(parsed.params, SUBJECT, envs, folder, signals, restore_from)
     assert not worker_threads()
     return Run(status, folder)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from a3c import checkpoint, logs, params, resume, watch
+from a3c import checkpoint, command_line, logs, resume, watch
 from a3c.evaluator import Evaluated
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopSignals
@@ -84,7 +84,7 @@ def watched(signals, monkeypatch):
     monkeypatch.setattr(watch, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     schedule = ["--lr_schedule", "linear", "--lr_decay_to_zero_by_n_steps", "400"]
     more = ["--initial_lr", "0.5", "--n_steps", "400", "--detailed_logs"]
-    parsed = params.parse([*schedule, *more, "Numbered-v0"])
+    parsed = command_line.parse([*schedule, *more, "Numbered-v0"])
     counters = Counters(400, Counts(steps=100, updates=20, games=4, frames=400))
     weights = {"w": np.zeros((2, 3), np.float32)}
     constants = {"rmsprop_decay": 0.99, "rmsprop_epsilon": 0.1, "max_grad_norm": 1.0}
