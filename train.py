@@ -4,6 +4,7 @@ Environment processes import this file too, as the main script; so everything he
 inside `main`.
 """
 
+import functools
 import pathlib
 import sys
 import time
@@ -73,15 +74,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Those of all workers' own: a worker gets one where the one that it shares breaks.
         env_process.check_limit_of_files(n_workers * n_processes)
         hosts = env_process.hosts(n_workers, n_processes)
-        n_started = len({*hosts} - {None}) or n_workers * n_processes
         standing = resume.cut_back(run, argv) if run else None
         folder = run.folder if run else run_dir.create(parsed, argv, description._asdict())
         lock = run.lock if run else run_dir.lock(folder)
+        is_taken_over = functools.partial(run_dir.is_taken_over, folder, lock)
         _say(
             folder,
             f"run folder: {folder}",
             *(run.lines if run else ()),
-            f"starting TensorFlow and {n_started} environment processes",
+            f"starting TensorFlow and {len({*hosts} - {None}) or n_workers * n_processes}"
+            " environment processes",
         )
         # The environment processes boot while TensorFlow is imported.
         t_start = (standing and standing.t_start) or time.time()
@@ -100,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     is_stopped=signals.event.is_set,
                     n_processes=n_processes,
                     host=hosts[worker],
+                    is_taken_over=is_taken_over,
                 )
             )
         if signals.event.is_set():
@@ -108,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with hush.hushed():
             from a3c import training
 
-        return training.train(parsed.params, subject, envs, folder, signals, info, standing)
+        return training.train(
+            parsed.params, subject, envs, folder, signals, info, standing, is_taken_over
+        )
     except bad_input as error:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 2

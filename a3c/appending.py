@@ -58,15 +58,19 @@ class Appender:
             self._file = None
 
 
-def cut_lines(path: pathlib.Path, stays: Callable[[int, list[str]], bool]) -> int:
+def cut_lines(
+    path: pathlib.Path, stays: Callable[[int, list[str]], bool], n_head_lines: int = 1
+) -> int:
     """Cut a file after the last whole line that stays, given its number and its fields.
 
+    Where so many lines of the head are not there, nothing stays, so that the head is written anew.
     Returns how many whole lines were cut off.
     """
-    n_bytes = end = n_cut = 0
+    n_bytes = end = n_cut = n_lines = 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file):
+                n_lines += line.endswith(b"\n")
                 n_bytes += len(line)
                 n_cut += line.endswith(b"\n")
                 try:
@@ -77,6 +81,8 @@ def cut_lines(path: pathlib.Path, stays: Callable[[int, list[str]], bool]) -> in
                     continue
     except FileNotFoundError:
         return 0
+    if n_lines < n_head_lines:
+        end, n_cut = 0, n_lines
     cut(path, end)
     return n_cut
 

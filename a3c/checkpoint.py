@@ -35,9 +35,10 @@ class Checkpointer:
         params: Mapping[str, Any],
         n_kept: int | None,
         n_steps_saved: int | None = None,
+        is_taken_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """`n_steps_saved`: the steps of the checkpoint that the state was restored from, if that
-        is in the same folder.
+        is in the same folder. `is_taken_over`: has another run its folder there?
         """
         import tensorflow as tf
 
@@ -54,6 +55,7 @@ class Checkpointer:
         self._checkpoint = tf.train.Checkpoint(**self._copies)
         self._n_kept = n_kept
         self._n_steps_saved = n_steps_saved
+        self._is_taken_over = is_taken_over
 
     @property
     def has_saved(self) -> bool:
@@ -74,13 +76,17 @@ class Checkpointer:
                 for name, variable in getattr(self._shared, part).items():
                     copies[name].assign(variable)
         prefix = self._folder / f"ckpt-{counts.steps}"
+        if self._is_taken_over():
+            raise CannotSave(f"cannot save {prefix}: another run has its folder there")
         try:
             self._write(prefix, counts, read)
         except (OSError, tf.errors.OpError) as error:
-            checkpoint_files.delete_unfinished(prefix)  # room for the next attempt
+            with contextlib.suppress(OSError):
+                checkpoint_files.delete_unfinished(prefix)  # room for the next attempt
             raise CannotSave(f"cannot save {prefix}: {in_words(error)}") from error
         if self._n_kept is not None:
-            checkpoint_files.delete_all_but(self._folder, self._n_kept)
+            with contextlib.suppress(OSError):  # the next save will
+                checkpoint_files.delete_all_but(self._folder, self._n_kept)
         return prefix
 
     def _write(self, prefix: pathlib.Path, counts: "Counts", read: Position | None) -> None:

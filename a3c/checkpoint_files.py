@@ -245,7 +245,8 @@ def _check_content(content: Any) -> None:
 
 
 def _is_count(value: object, least: int = 0) -> bool:
-    return type(value) is int and least <= value < 2**63
+    # A run that goes on from there must not come to where 64 bits end.
+    return type(value) is int and least <= value < 10**15
 
 
 _COUNTERS = {"steps", "updates", "games", "frames"}

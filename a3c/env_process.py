@@ -23,10 +23,10 @@ import functools
 import math
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import pathlib
 import resource
-import signal
 import socket
 import threading
 import time
@@ -50,7 +50,7 @@ from a3c.env_serving import (
     serve,
     unpack,
 )
-from a3c.stopping import SIGNALS, Stopped
+from a3c.stopping import Stopped, kept_from_new_threads
 
 CLOSING_SECONDS = 2.0
 # The fork server takes no more files with one process than 256, three of each worker.
@@ -124,7 +124,7 @@ class Host:
         self._process: Any = None
 
     def add(self, part: Part) -> None:
-        """The last one starts the process; OSError where the system cannot."""
+        """The last one starts the process; OSError or EOFError where the system cannot."""
         assert self._process is None
         self._parts.append(part)
         if len(self._parts) < self._n_parts:
@@ -198,11 +198,12 @@ class EnvProcess:
             try:
                 self._socket.settimeout(POLL_SECONDS)
                 self.host.add(Part(theirs, makes, memory, first, name))
-            except OSError:
+            except (OSError, EOFError):
                 self._socket.close()
                 raise
-        except OSError as error:
-            raise EnvError(f"{name} cannot be started: {error.strerror or error}") from error
+        except (OSError, EOFError) as error:  # the latter where the fork server's fork was refused
+            why = getattr(error, "strerror", None) or error
+            raise EnvError(f"{name} cannot be started: {why}") from error
         # A program that ends without closing would otherwise wait for a process that waits for it.
         atexit.register(self.end)
 
@@ -276,7 +277,11 @@ def _context() -> Any:
     with contextlib.suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with _ignored_signals(), _server_environment():
+    # Ctrl-C goes to every process of the terminal, but only the main process is to act on it.
+    with kept_from_new_threads():
+        # First, for its start lets signals in again.
+        multiprocessing.resource_tracker.ensure_running()
+    with kept_from_new_threads(), _server_environment():
         multiprocessing.forkserver.ensure_running()
     return context
 
@@ -291,24 +296,6 @@ def check_limit_of_files(n_processes: int) -> None:
             f"{n_processes} environment processes take {needed} open files,"
             f" and the system allows {most} (ulimit -Hn)"
         )
-
-
-@contextlib.contextmanager
-def _ignored_signals() -> Iterator[None]:
-    """Ignore the signals that stop a run, for what is started meanwhile inherits that.
-
-    Ctrl-C goes to every process of the terminal, but only the main process is to act on it.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Only the main thread may; `serve` ignores them too, if a moment later.
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # None: not set by Python, so not ours to put back.
-                signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -101,7 +101,8 @@ def serve(parts: Sequence[Part]) -> None:
                 part, envs = served[number]
                 envs.answer()
     except _HungUpError:
-        return
+        for _, envs in served.values():
+            envs.write_what_waits()
     except Exception:
         text = f"{part.name} failed:\n{traceback.format_exc()}".encode(errors="backslashreplace")
         for each in parts:
@@ -120,6 +121,7 @@ class _Served:
     def __init__(self, part: Part) -> None:
         self._part = part
         self._request = request_struct(len(part.makes))
+        self._monitors: list[Monitor] = []
 
     def build(self) -> None:
         part = self._part
@@ -143,6 +145,11 @@ class _Served:
             )
         ]
         self._send(answers)
+
+    def write_what_waits(self) -> None:
+        """Write what a full disk has kept from the monitor files, if there is room now."""
+        for monitor in self._monitors:
+            monitor.write_what_waits()
 
     def _send(self, answers: Sequence[Answer]) -> None:
         try:

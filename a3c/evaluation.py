@@ -26,7 +26,7 @@ import tensorflow as tf
 from a3c import atari_scores, checkpoint, env, network, seeding
 from a3c.checkpoint_files import Info, Subject
 from a3c.env import EnvDescription, EnvSettings
-from a3c.stopping import StopFlag, kept_from_new_threads
+from a3c.stopping import StopFlag, Stopped, kept_from_new_threads
 from a3c.worker import sample_actions
 from a3c.worker_envs import EnvProcesses, GameResult, StepResult
 
@@ -214,18 +214,30 @@ def play_game(
 
 
 def play(
-    policy: Policy, settings: EnvSettings, number: int, stop: StopFlag | None = None
+    policy: Policy,
+    settings: EnvSettings,
+    number: int,
+    stop: StopFlag | None = None,
+    timeout_seconds: float = 60.0,
 ) -> Game | None:
-    """Play one game in an environment process of its own."""
+    """Play one game in an environment process of its own; None if it was stopped."""
     subject = policy.subject
     description = EnvDescription(
         *("vector", subject.observation_shape, "float32", subject.n_actions, (), 0.0)
         if subject.network == "mlp"
         else ("image", subject.observation_shape, "uint8", subject.n_actions, (), 0.0)
     )
-    processes = EnvProcesses(settings, WORKER, 1, description, n_slots=1, first_games=[number])
+    processes = EnvProcesses(
+        *(settings, WORKER, 1, description),
+        n_slots=1,
+        timeout_seconds=timeout_seconds,
+        first_games=[number],
+        is_stopped=stop.is_set if stop is not None else lambda: False,
+    )
     try:
         return play_game(policy, processes, settings.seed, number, stop=stop)
+    except Stopped:
+        return None
     finally:
         processes.close()
 

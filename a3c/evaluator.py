@@ -54,6 +54,7 @@ class Evaluator:
         shared: SharedState,
         folder: pathlib.Path,
         report: Callable[[Evaluated | EvaluationFailed], None],
+        is_taken_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """`folder` is the run's; if it has evaluations already, the best of them is to be beaten, and
         one that is due since the last of them is made up for.
@@ -62,6 +63,7 @@ class Evaluator:
         self._report = report
         self._seed, self._n_games = params["seed"], params["eval_episodes"]
         self._interval = params["eval_interval_steps"]
+        self._timeout_seconds = params["env_timeout_seconds"]
         best_mean, n_steps_at_last = read_evaluations(folder / CSV)
         now = shared.counters.read().steps
         self._n_steps_at_last = now if n_steps_at_last is None else n_steps_at_last
@@ -78,7 +80,12 @@ class Evaluator:
             counters=Counters(0),
         )
         self._checkpointer = Checkpointer(
-            self._best_folder, self._frozen, subject, params, n_kept=None
+            self._best_folder,
+            self._frozen,
+            subject,
+            params,
+            n_kept=None,
+            is_taken_over=is_taken_over,
         )
         self._policy = evaluation.Policy(subject, weights=self._frozen.weights)
         self._settings = evaluation.settings_of(subject, self._seed)
@@ -101,8 +108,12 @@ class Evaluator:
         self._thread = threading.Thread(
             target=self._evaluate, args=(counts.steps,), name="evaluation"
         )
-        with kept_from_new_threads():
-            self._thread.start()
+        try:
+            with kept_from_new_threads():
+                self._thread.start()
+        except RuntimeError:  # the system has no thread to give
+            self._thread = None
+            self._report(EvaluationFailed(counts.steps, traceback.format_exc()))
         return True
 
     def forget(self, n_steps: int) -> None:
@@ -117,8 +128,8 @@ class Evaluator:
         while not is_stopped():
             if not self.begin_if_due() and (self._thread is None or not self._thread.is_alive()):
                 break
-            assert self._thread is not None
-            self._thread.join(LOOK_INTERVAL_SECONDS)
+            if self._thread is not None:
+                self._thread.join(LOOK_INTERVAL_SECONDS)
         self.stop()
 
     def stop(self) -> None:
@@ -132,7 +143,9 @@ class Evaluator:
             start = time.monotonic()
             games = []
             for number in range(self._n_games):
-                game = evaluation.play(self._policy, self._settings, number, self._stop)
+                game = evaluation.play(
+                    self._policy, self._settings, number, self._stop, self._timeout_seconds
+                )
                 if game is None:
                     return
                 games.append(game)
@@ -164,7 +177,9 @@ def read_evaluations(path: pathlib.Path) -> tuple[float | None, int | None]:
     means, n_steps = [], None
     try:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            for row in csv.DictReader(file):
+            # Without quotes, of which we write none: a damaged byte that looks like one would take
+            # in all that comes after.
+            for row in csv.DictReader(file, quoting=csv.QUOTE_NONE):
                 try:
                     means.append(float(row["episode_reward_mean"]))
                     n_steps = int(row["steps"])
@@ -172,4 +187,6 @@ def read_evaluations(path: pathlib.Path) -> tuple[float | None, int | None]:
                     continue
     except FileNotFoundError:
         return None, None
+    except csv.Error:  # a line that is longer than any of ours
+        pass
     return max((mean for mean in means if mean == mean), default=None), n_steps

@@ -40,6 +40,14 @@ class Events:
         except (tf.errors.OpError, OSError) as error:
             self._give_up(error)
 
+    def flush(self) -> None:
+        """Have what was written on the disk."""
+        try:
+            if self._writer is not None:
+                self._writer.flush()
+        except (tf.errors.OpError, OSError) as error:
+            self._give_up(error)
+
     def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         if self._writer is None:
             return

@@ -17,9 +17,13 @@ from a3c.worker import Failure
 FOLDER = "failure"
 
 
-def leave(folder: pathlib.Path, failure: Failure, n_steps: int) -> str:
-    """Write it all down; returns the line that says what happened, where, and how to look."""
+def leave(folder: pathlib.Path | None, failure: Failure, n_steps: int) -> str:
+    """Write it all down, if there is a folder for it; returns the line that says what happened,
+    where, and how to look.
+    """
     said = f"worker {failure.worker} failed at {n_steps:,} steps: {in_one_line(failure.error)}"
+    if folder is None:
+        return f"{said}; another run has its folder where this run's was"
     place = folder / FOLDER
     try:
         place.mkdir(exist_ok=True)

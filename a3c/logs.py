@@ -48,8 +48,14 @@ def _take_over(path: pathlib.Path) -> list[str]:
     """The columns of a progress.csv, which gets those that the version it is from did not have."""
     if not path.exists() or path.stat().st_size == 0:
         return list(FIGURES)
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        old, *rows = csv.reader(line.replace("\0", "") for line in file)
+    try:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            # Without quotes, of which we write none: a damaged byte that looks like one would take
+            # in all that comes after.
+            lines = (line.replace("\0", "") for line in file)
+            old, *rows = csv.reader(lines, quoting=csv.QUOTE_NONE)
+    except csv.Error:  # a line that is longer than any of ours
+        return list(FIGURES)
     columns = [*FIGURES, *(name for name in old if name not in FIGURES)]
     if old != columns:
         text = io.StringIO(newline="")
@@ -121,6 +127,10 @@ class RunLog:
         elif is_written is not True and name not in self._broken:
             self._broken.add(name)
             self.say(f"cannot write {name}: {is_written}; training goes on", error=True)
+
+    def flush(self) -> None:
+        """Have on the disk what waits to go there."""
+        self._events.flush()
 
     def n_bytes(self) -> int:
         """The length of log.txt."""

@@ -44,7 +44,7 @@ def read_n_rows(path: pathlib.Path) -> int:
 
 def cut_back(path: pathlib.Path, n_rows: int) -> int:
     """Take all but the first so many games out of a file that nobody has open; returns how many."""
-    return cut_lines(path, lambda number, _: number < N_HEAD_LINES + n_rows)
+    return cut_lines(path, lambda number, _: number < N_HEAD_LINES + n_rows, N_HEAD_LINES)
 
 
 def _row(game: Game) -> str:
@@ -115,6 +115,12 @@ class Monitor(gymnasium.Wrapper):
         if terminated or truncated:
             self._finish()
         return observation, reward, terminated, truncated, info
+
+    def write_what_waits(self) -> None:
+        """Write the games of before that have no row yet, if there is room."""
+        if self._rows_wait or self._rows_of_others:
+            self._write(self._rows_of_others)
+            self._rows_of_others = ""
 
     def close(self) -> None:
         """Close the file and the environment."""

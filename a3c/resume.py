@@ -22,6 +22,9 @@ from a3c.appending import cut, cut_lines
 from a3c.params import KNOBS, BadInput, ParsedParams
 
 GAMES_IN_MEAN = 100
+MONITOR_HEAD_LINES = 2
+# A hundred million steps have some MB of them; nobody's should fill the memory.
+MAX_TABLE_BYTES = 2**26
 # Flags that say where a run came from, not how it goes on.
 _OF_ITS_START = {"log_dir", "run_name", "load_ckpt", "lr_decay_to_zero_by_n_steps"}
 
@@ -57,9 +60,10 @@ def open_run(asked: command_line.Resume) -> Run:
     folder = pathlib.Path(asked.folder)
     if not os.path.isfile(folder / run_dir.ARGS):
         raise BadInput(f"{folder} is no run folder: it has no {run_dir.ARGS}")
-    _check_files(folder)
+    _check_file(folder, folder / run_dir.LOCK)
     lock = run_dir.lock(folder)
     try:
+        _check_files(folder)
         return _read(folder, asked, lock)
     except BaseException:
         lock.close()
@@ -98,6 +102,12 @@ def _read(folder: pathlib.Path, asked: command_line.Resume, lock: TextIO) -> Run
             f" is left as it is"
         )
     else:
+        origin = args.params.load_ckpt
+        if origin is not None and "load_ckpt" not in asked.given:
+            raise BadInput(
+                f"{folder} has no checkpoint yet, and began with {origin}: if that is to be read once"
+                f" more, name it, too: --load_ckpt {shlex.quote(origin)}"
+            )
         lines = ["no checkpoint yet: the run begins at its start"]
     before, now = dataclasses.asdict(args.params), dataclasses.asdict(parsed.params)
     changed = {name: (before[name], now[name]) for name in KNOBS if before[name] != now[name]}
@@ -115,18 +125,22 @@ def _check_files(folder: pathlib.Path) -> None:
     """Going on writes to files of the folder, and cuts them: none may be a way out of it, or no file."""
     try:
         for path in folder.rglob("*"):
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise BadInput(
-                    f"{path} is a link or no file: a run in {folder} could not write there"
-                )
+            _check_file(folder, path)
     except OSError as error:
         raise BadInput(f"cannot look through {folder}: {error.strerror}") from None
+
+
+def _check_file(folder: pathlib.Path, path: pathlib.Path) -> None:
+    if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):
+        raise BadInput(f"{path} is a link or no file: a run in {folder} could not write there")
+    if path.suffix == ".csv" and path.stat().st_size > MAX_TABLE_BYTES:
+        raise BadInput(f"{path} is larger than any of ours: it is not read")
 
 
 def _has_trained(folder: pathlib.Path) -> bool:
     """Whether there is more than a run leaves that is killed before its first checkpoint."""
     tables = {folder / "progress.csv": 1} | dict.fromkeys((folder / run_dir.MONITOR).glob("*"), 2)
-    return any(path.read_bytes().count(b"\n") > n for path, n in tables.items() if path.exists())
+    return any(path.read_bytes().count(b"\n") > n for path, n in tables.items() if path.is_file())
 
 
 def _check_same_run(
@@ -171,8 +185,8 @@ def cut_back(run: Run, argv: Sequence[str]) -> Standing:
         checkpoint_files.set_aside_newer(checkpoints, n_steps if run.info else -1)
         checkpoint_files.delete_newer(checkpoints / checkpoint_files.BEST, n_steps)
         most = {"misc/steps": n_steps, "misc/env_restarts": _n_env_restarts(run)}
-        _cut_rows(run.folder / "progress.csv", most)
-        _cut_rows(run.folder / "evaluations.csv", {"steps": n_steps})
+        _cut_rows(run, "progress.csv", most)
+        _cut_rows(run, "evaluations.csv", {"steps": n_steps})
         _cut_monitor_files(run)
         if run.info and run.info.position:
             cut(run.folder / "log.txt", run.info.position.log_bytes)
@@ -222,11 +236,12 @@ def _n_env_restarts(run: Run) -> int:
     return run.info.position.n_env_restarts if run.info and run.info.position else 0
 
 
-def _cut_rows(path: pathlib.Path, most: Mapping[str, int]) -> None:
+def _cut_rows(run: Run, name: str, most: Mapping[str, int]) -> None:
     """Cut off the rows that have more in one of these columns, of which the first must be there.
 
     So go the rows of later steps, and of later restarts at the same steps. A damaged row among
-    those that stay stays as well, and so does one whose restarts nobody counted.
+    those that stay stays as well, and so does one whose restarts nobody counted. Where the head is
+    damaged, all stay: nobody can tell which are the later ones.
     """
     columns: list[str] = []
     needed = next(iter(most))
@@ -234,14 +249,16 @@ def _cut_rows(path: pathlib.Path, most: Mapping[str, int]) -> None:
     def stays(number: int, fields: list[str]) -> bool:
         if number == 0:
             columns.extend(fields)
+            if needed not in columns:
+                run.lines.append(f"{name} has no column {needed}: none of its rows is cut")
             return True
-        return needed in columns and not any(
+        return not any(
             float(fields[columns.index(column)]) > n
             for column, n in most.items()
             if column in columns
         )
 
-    cut_lines(path, stays)
+    cut_lines(run.folder / name, stays)
 
 
 def _cut_monitor_files(run: Run) -> None:
@@ -249,7 +266,7 @@ def _cut_monitor_files(run: Run) -> None:
     for worker in range(p.n_workers):
         for env in range(p.envs_per_worker):
             path = _monitor_file(run.folder, worker, env)
-            cut_lines(path, _row_stays(run, path, worker, env))
+            cut_lines(path, _row_stays(run, path, worker, env), MONITOR_HEAD_LINES)
 
 
 def _row_stays(
@@ -258,10 +275,10 @@ def _row_stays(
     if run.info and run.info.position is None:
         # All that an older version's checkpoint tells is when it was written.
         until = os.stat(f"{run.info.prefix}.json").st_mtime - (_t_start(path) or 0.0)
-        return lambda number, fields: number < 2 or float(fields[2]) <= until
+        return lambda number, fields: number < MONITOR_HEAD_LINES or float(fields[2]) <= until
     workers = run.info.position.workers if run.info and run.info.position else None
     n_rows = workers[worker].n_rows[env] if workers else 0
-    return lambda number, fields: number < 2 + n_rows
+    return lambda number, fields: number < MONITOR_HEAD_LINES + n_rows
 
 
 def _t_start(path: pathlib.Path) -> float | None:

@@ -122,6 +122,17 @@ def lock(folder: pathlib.Path) -> TextIO:
     return file
 
 
+def is_taken_over(folder: pathlib.Path, held: TextIO) -> bool:
+    """Whether another run has its folder where that of this lock was: it was moved, or removed.
+
+    What is open goes on where it is; nothing may be opened there any more.
+    """
+    try:
+        return not os.path.samestat(os.stat(folder / LOCK), os.fstat(held.fileno()))
+    except OSError:  # gone, or closed to us: then nobody else is there
+        return False
+
+
 def record_resumption(
     folder: pathlib.Path, args: RunArgs, resumed: Mapping[str, Any], code: pathlib.Path = _CODE
 ) -> None:
@@ -133,9 +144,10 @@ def record_resumption(
     }
     path = folder / ARGS
     temporary = folder / f"{ARGS}.tmp"
+    text = json.dumps(content, indent=2, allow_nan=False)
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+            file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -152,6 +164,7 @@ def read_args(folder: str | os.PathLike[str]) -> RunArgs:
         if path.stat().st_size > MAX_ARGS_BYTES or not path.is_file():
             raise ValueError("it is no file of ours")
         content = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(content, allow_nan=False)  # it may have to be written again
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -80,7 +80,7 @@ def give_handlers_a_stack() -> None:
 
 @contextlib.contextmanager
 def kept_from_new_threads() -> Iterator[None]:
-    """No thread that is started meanwhile gets a signal to handle; one that comes now, waits."""
+    """No thread or process that is started meanwhile gets a signal; one that comes now, waits."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

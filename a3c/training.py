@@ -5,7 +5,7 @@ import ctypes
 import dataclasses
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -35,10 +35,12 @@ def train(
     signals: StopSignals,
     restore_from: Info | None = None,
     standing: resume.Standing | None = None,
+    is_taken_over: Callable[[], bool] = lambda: False,
 ) -> int:
     """Train until the run has its steps or is stopped; returns the exit status.
 
-    `standing` is there if the run is resumed in its own folder.
+    `standing` is there if the run is resumed in its own folder. `is_taken_over`: has another run
+    its folder there?
     """
     _keep_freed_memory()
     with kept_from_new_threads():
@@ -71,12 +73,13 @@ def train(
             subject,
             dataclasses.asdict(params),
             params.keep_ckpts,
-            n_steps_saved=counts.steps if is_resumed and restore_from else None,
+            n_steps_saved=counts.steps if _is_own(restore_from, folder) else None,
+            is_taken_over=is_taken_over,
         )
         evaluator = None
         if params.eval_interval_steps is not None:
             as_dict = dataclasses.asdict(params)
-            evaluator = Evaluator(subject, as_dict, shared, folder, reports.put)
+            evaluator = Evaluator(subject, as_dict, shared, folder, reports.put, is_taken_over)
         watch = Watch(
             params,
             folder,
@@ -88,6 +91,7 @@ def train(
             reports,
             positions,
             evaluator,
+            is_taken_over,
         )
         if standing:
             watch.take_over(standing)
@@ -138,6 +142,11 @@ def _build_shared(params: Params, subject: Subject, counters: Counters) -> Share
         max_grad_norm=params.max_grad_norm,
         counters=counters,
     )
+
+
+def _is_own(info: Info | None, folder: pathlib.Path) -> bool:
+    """Whether a checkpoint is one of the run's own, and not of the run that --load_ckpt names."""
+    return info is not None and info.prefix.parent == folder / "checkpoints"
 
 
 def _say_what_was_restored(info: Info, params: Params, log: logs.RunLog) -> None:

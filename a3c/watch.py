@@ -5,12 +5,13 @@ of figures every wake interval and a checkpoint every checkpoint interval.
 """
 
 import collections
+import contextlib
 import math
 import pathlib
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -44,12 +45,13 @@ class Watch:
         reports: Reports,
         positions: Sequence[WorkerPosition],
         evaluator: Evaluator | None = None,
+        is_taken_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`positions`: where each worker starts."""
+        """`positions`: where each worker starts. `is_taken_over`: has another run its folder there?"""
         self._params, self._shared, self._workers = params, shared, workers
         self._checkpointer, self._evaluator = checkpointer, evaluator
         self._log, self._signals, self._reports = log, signals, reports
-        self._folder = folder
+        self._folder, self._is_taken_over = folder, is_taken_over
         # Score and length of each.
         self._last_games: collections.deque[tuple[float, int]] = collections.deque(
             maxlen=resume.GAMES_IN_MEAN
@@ -77,19 +79,21 @@ class Watch:
             threading.Thread(target=worker.run, name=f"worker-{worker.number}")
             for worker in self._workers
         ]
-        with kept_from_new_threads():
-            for thread in threads:
-                thread.start()
         try:
+            with kept_from_new_threads():
+                for thread in threads:
+                    thread.start()
             self._watch(threads)
         finally:
             self._signals.event.set()
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:
+                    thread.join()
         self._take_reports(math.inf)
         if self._failure is not None:
             n_steps = self._shared.counters.read().steps
-            self._log.say(failure.leave(self._folder, self._failure, n_steps), error=True)
+            place = None if self._is_taken_over() else self._folder
+            self._log.say(failure.leave(place, self._failure, n_steps), error=True)
         prefix = self._save()
         self._write_row()
         if prefix:
@@ -111,10 +115,14 @@ class Watch:
             self._log.say("checkpoints can be saved again")
         self._is_saved = True
         if self._evaluator is not None:
-            self._evaluator.forget(checkpoint_files.oldest(prefix.parent))
+            with contextlib.suppress(OSError):  # the next save will
+                self._evaluator.forget(checkpoint_files.oldest(prefix.parent))
         return prefix
 
     def _read_position(self) -> Position:
+        # What workers have reported by now is of the checkpoint's time.
+        self._take_reports(math.inf)
+        self._log.flush()
         # There are fewer workers, or none, where a signal came while they were being made.
         not_made = self._positions[len(self._workers) :]
         return Position(

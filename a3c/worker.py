@@ -16,6 +16,7 @@ there. With K > 1 all rollouts must have one length, and a batch of always the s
 once.
 """
 
+import contextlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -177,8 +178,10 @@ class Worker:
             return
         except BaseException as error:
             self._stop.set()  # before anything slow: nobody is to learn after this
-            text = traceback.format_exc()
-            self._report(Failure(self.number, error, text, self._arrays()))
+            text, arrays = traceback.format_exc(), {}
+            with contextlib.suppress(Exception):  # of memory, there may be none left
+                arrays = self._arrays()
+            self._report(Failure(self.number, error, text, arrays))
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {

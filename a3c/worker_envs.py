@@ -4,6 +4,7 @@ What breaks is replaced here, so that a worker sees a step without reward or end
 """
 
 import collections
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -73,12 +74,14 @@ class EnvProcesses:
         is_stopped: Callable[[], bool] = lambda: False,
         n_processes: int | None = None,
         host: Host | None = None,
+        is_taken_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """Start the processes; they build their environments after this has returned.
 
         Environments are spread over `n_processes`, or each has its own; with a `host`, all are in
         that, with those of other workers. What they do does not depend on it.
-        Once `is_stopped`, waiting for an answer ends with `stopping.Stopped`.
+        Once `is_stopped`, waiting for an answer ends with `stopping.Stopped`. Once `is_taken_over`,
+        the monitor's folder is another run's, and no process may open a file there.
         """
         self._memory = SharedObservations(
             n_slots, n_envs, description.observation_shape, description.observation_dtype
@@ -88,7 +91,7 @@ class EnvProcesses:
         self.next_games = [*(first_games or [0] * n_envs)]
         self._settings, self._worker = settings, worker
         self._timeout_seconds, self._is_stopped = timeout_seconds, is_stopped
-        self._restart_limit = restart_limit
+        self._restart_limit, self._is_taken_over = restart_limit, is_taken_over
         self._ready = False
         # Of each environment: the number of the game under way, the games in its monitor file that
         # we heard of, and the frames of the processes that it has outlived.
@@ -205,6 +208,8 @@ class EnvProcesses:
     def _replace(self, number: int, slot: int | None, error: EnvError) -> list[Answer]:
         """Put a new process in a broken one's place, again and again until it works."""
         share, host = self._shares[number], self._processes[number].host
+        if self._is_taken_over():
+            raise EnvError(f"{error}; and another run has its folder where this run's was")
         while self._restart_limit is not None and self._restart_limit.allows_one_more(host):
             self._processes[number].end()
             self._replaced.append(Replaced(share, str(error)))
@@ -226,8 +231,10 @@ class EnvProcesses:
     def _abandon(self, env: int) -> None:
         """Forget the game under way, whose process is gone."""
         path = self._monitor_paths[env]
-        n_unheard = cut_back(path, self._n_rows[env]) if path else 0
-        n_unwritten = max(0, self._n_rows[env] - read_n_rows(path)) if path else 0
+        n_unheard = n_unwritten = 0
+        with contextlib.suppress(OSError):  # closed to us: then to the next process as well
+            n_unheard = cut_back(path, self._n_rows[env]) if path else 0
+            n_unwritten = max(0, self._n_rows[env] - read_n_rows(path)) if path else 0
         latest = self._latest_games[env]
         self._unwritten[env] = list(latest)[max(0, len(latest) - n_unwritten) :]
         self._n_frames_before[env] += self._n_frames_of_process[env]

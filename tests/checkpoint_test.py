@@ -100,30 +100,32 @@ def test_everything_comes_back(tmp_path):
 
 
 def test_a_checkpoint_is_of_one_moment(tmp_path):
-    """Analytic: a thread stamps its number into everything, inside the gate; no save mixes two."""
+    """Analytic: four threads stamp the update's number into everything, one after the other, while
+    the others are inside the gate as well; no save mixes two."""
     shared = make_shared()
     checkpointer = make_checkpointer(tmp_path, shared, n_kept=100)
-    done = threading.Event()
+    done, one_at_a_time, numbers = threading.Event(), threading.Lock(), itertools.count(1)
 
     def stamp_on_and_on() -> None:
-        for number in itertools.count(1):
-            if done.is_set():
-                return
-            with shared.gate:
+        while not done.is_set():
+            with shared.gate, one_at_a_time:
+                number = next(numbers)
                 for variable in (*shared.weights.values(), *shared.mean_squares.values()):
                     variable.assign(tf.fill(variable.shape, np.float32(number)))
                 shared.counters.add_update(1, 1, 0)
 
-    thread = threading.Thread(target=stamp_on_and_on, daemon=True)
+    threads = [threading.Thread(target=stamp_on_and_on, daemon=True) for _ in range(4)]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        thread.start()
+        for thread in threads:
+            thread.start()
         prefixes = {checkpointer.save() for _ in range(30)} - {tmp_path / "ckpt-0"}
     finally:
         sys.setswitchinterval(interval)
         done.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
     assert len(prefixes) > 5, "the writer has not come to write"
     restored = make_shared()
     for prefix in prefixes:
@@ -447,3 +449,36 @@ def test_reading_needs_no_tensorflow(made):
         [sys.executable, "-c", script, str(made.parent)], cwd=ROOT, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("70 False False\n", "")
+
+
+def test_nothing_is_saved_where_another_run_has_its_folder(tmp_path):
+    """Analytic: nor is anything deleted, older checkpoints and what looks unfinished included."""
+    taken = []
+    checkpointer = Checkpointer(
+        *(tmp_path, make_shared(), SUBJECT, PARAMS), n_kept=1, is_taken_over=lambda: bool(taken)
+    )
+    prefix = checkpointer.save()
+    (tmp_path / "ckpt-900_temp").mkdir()
+    (tmp_path / "ckpt-900.json").touch()
+    before = sorted(tmp_path.rglob("*"))
+    taken.append(True)
+    with pytest.raises(CannotSave, match=f"cannot save {prefix}: another run has its folder there"):
+        checkpointer.save()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["delete_unfinished", "delete_all_but"])
+def test_what_cannot_be_tidied_up_is_left(tmp_path, monkeypatch, name):
+    """Analytic: a folder closed to us is no reason to end; with nothing saved, that alone is told."""
+
+    def refused(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    checkpointer = make_checkpointer(tmp_path, make_shared())
+    monkeypatch.setattr(checkpoint_files, name, refused)
+    if name == "delete_unfinished":
+        monkeypatch.setattr(checkpoint_files, "write_json", refused)
+        with pytest.raises(CannotSave, match="Permission denied"):
+            checkpointer.save()
+    else:
+        assert checkpoint_files.read_info(checkpointer.save())

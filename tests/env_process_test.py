@@ -12,11 +12,12 @@ import sys
 import textwrap
 import time
 import types
+from multiprocessing import resource_tracker
 
 import numpy as np
 import pytest
 
-from a3c import env_process
+from a3c import env_process, worker_envs
 from a3c.env import EnvSettings, describe_env, make_env
 from a3c.env_process import (
     EnvError,
@@ -59,7 +60,7 @@ def parent_of(pid):
 
 
 def wait_for_end(pids):
-    wait_until(lambda: not any(map(is_running, pids)))
+    wait_until(lambda: not any(map(is_running, pids)), "their end", DEADLINE_SECONDS)
 
 
 def test_no_tensorflow_in_a_process():
@@ -72,25 +73,52 @@ def test_no_tensorflow_in_a_process():
             assert "ale_py" in maps
 
 
-def ignores(pid, number):
+def is_deaf_to(pid, number):
+    """Whether a process ignores the signal, or blocks it."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return bool(int(status.partition("SigIgn:")[2].split()[0], 16) & (1 << (number - 1)))
+    masks = [int(status.partition(f"{name}:")[2].split()[0], 16) for name in ("SigIgn", "SigBlk")]
+    return bool((masks[0] | masks[1]) & (1 << (number - 1)))
 
 
-def test_stop_signals_are_ignored_from_birth():
-    """Analytic: by the process and by the server it is forked from; the parent is as before.
+def test_stop_signals_do_not_reach_it_from_birth():
+    """Analytic: neither the process nor the server it is forked from, nor the tracker that Python starts with
+    that; the parent is as before.
 
     Ctrl-C reaches every process of a terminal.
     """
     handlers = [signal.getsignal(number) for number in SIGNALS]
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with processes(TOY + "Vector-v0") as envs:
         envs.reset()
         for number in SIGNALS:
-            assert ignores(envs.pids[0], number)
-            assert ignores(parent_of(envs.pids[0]), number)
+            assert is_deaf_to(envs.pids[0], number)
+            assert is_deaf_to(parent_of(envs.pids[0]), number)
+            assert is_deaf_to(resource_tracker._resource_tracker._pid, number)
             os.kill(envs.pids[0], number)
         assert envs.step(np.array([1]), 0).rewards == [10]
     assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+
+
+def test_a_signal_that_comes_while_the_server_is_started_is_not_lost():
+    """Analytic: sent within both starts, of Python's tracker and of the server, it is handled by their end."""
+    code = """
+import multiprocessing.forkserver, multiprocessing.resource_tracker, os, signal
+from a3c import env_process
+got = []
+signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
+def with_a_signal(start):
+    def starting():
+        os.kill(os.getpid(), signal.SIGTERM)
+        start()
+    return starting
+for module in (multiprocessing.resource_tracker, multiprocessing.forkserver):
+    module.ensure_running = with_a_signal(module.ensure_running)
+env_process._context()
+print(len(got) >= 2)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_close_ends_every_process():
@@ -148,6 +176,23 @@ def test_what_the_system_cannot_start_is_said_in_one_line():
                 EnvProcess([make], memory, 0, "number 7", DEADLINE_SECONDS)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("error", [EOFError("unexpected EOF"), OSError(11, "Try again")])
+def test_a_fork_that_the_system_refuses_is_said_in_one_line(monkeypatch, error):
+    """Analytic: the fork server dies of it, which is the first that we hear."""
+
+    class Refused:
+        def __init__(self, **_):
+            pass
+
+        def start(self):
+            raise error
+
+    monkeypatch.setattr(env_process, "_context", lambda: types.SimpleNamespace(Process=Refused))
+    words = r"environment 0 cannot be started: (unexpected EOF|Try again)$"
+    with pytest.raises(EnvError, match=words), processes(TOY + "Vector-v0"):
+        pass
 
 
 def test_an_environment_that_loses_a_connection_of_its_own_says_so():
@@ -374,6 +419,62 @@ def test_games_that_a_full_disk_keeps_from_the_file_are_not_lost_with_their_proc
     assert len(heard) == 4
     times = [float(seconds) for *_, seconds in rows]
     assert times == sorted(times)
+
+
+def test_what_waited_for_room_is_written_at_the_end(tmp_path):
+    """Analytic: there is a folder again, but no game ends any more before the process is told to end; its
+    row is there, and so is that of a broken process before it.
+    """
+    place = tmp_path / "monitor"
+    settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(place))
+    with contextlib.closing(
+        EnvProcesses(settings, 0, 2, describe_env(settings), 2, restart_limit=RestartLimit())
+    ) as envs:
+        envs.reset(0)
+        for _ in range(5):
+            games = envs.step(np.array([1, 1]), 0).games
+        assert len(games) == 2
+        os.kill(envs.pids[1], signal.SIGKILL)
+        assert envs.step(np.array([1, 1]), 0).replaced
+        assert not place.exists()
+        place.mkdir()
+    for env in range(2):
+        text = (place / f"0.{env}.monitor.csv").read_text()
+        assert [line.split(",")[:2] for line in text.splitlines()[2:]] == [["50.0", "5"]]
+
+
+def test_no_process_takes_a_broken_ones_place_in_another_runs_folder():
+    """Analytic: it would open that run's files; the error says both."""
+    taken = []
+    with processes(
+        TOY + "Vector-v0", restart_limit=RestartLimit(), is_taken_over=lambda: bool(taken)
+    ) as envs:
+        envs.reset()
+        os.kill(envs.pids[0], signal.SIGKILL)
+        assert envs.step(np.array([1]), 0).replaced
+        taken.append(True)
+        os.kill(envs.pids[0], signal.SIGKILL)
+        with pytest.raises(EnvError, match=r"died .*; and another run has its folder where"):
+            envs.step(np.array([1]), 0)
+
+
+def test_a_monitor_file_that_is_closed_to_us_does_not_keep_a_process_from_being_replaced(
+    tmp_path, monkeypatch
+):
+    """Analytic: nobody can tell what is in it, and training goes on."""
+    settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(tmp_path))
+
+    def refused(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    with contextlib.closing(
+        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
+    ) as envs:
+        envs.reset(0)
+        monkeypatch.setattr(worker_envs, "cut_back", refused)
+        os.kill(envs.pids[0], signal.SIGKILL)
+        assert envs.step(np.array([1]), 0).replaced
+        assert envs.step(np.array([1]), 0).rewards == [10]
 
 
 def test_games_that_ended_unheard_are_not_played_again(tmp_path):
@@ -688,7 +789,9 @@ def test_processes_end_when_their_parent_is_killed(program, name, ending):
     process, pids = program(TOY + name, ending)
     process.kill()
     process.wait()
+    since = time.monotonic()
     wait_for_end(pids)
+    assert time.monotonic() - since < 5
 
 
 def test_a_program_may_open_as_many_files_as_the_system_lets_it(program):

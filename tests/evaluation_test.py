@@ -2,6 +2,8 @@
 
 import math
 import signal
+import threading
+import time
 
 import gymnasium
 import numpy as np
@@ -174,6 +176,27 @@ def test_a_game_that_is_stopped_does_not_count():
     envs = NumberedEnvs(1, 1, on_step=lambda n: stop.set() if n == 4 else None)
     assert evaluation.play_game(make_policy(NUMBERED), envs, 0, 0, stop=stop) is None
     assert envs.n_steps == 5
+
+
+def test_a_stop_does_not_wait_for_an_environment_that_hangs():
+    """Analytic: the game counts for nothing, however long its environment may take."""
+    subject = Subject("tests.toys:toys/HangsInStep-v0", "generic", "mlp", (2,), 2)
+    stop = StopFlag()
+    timer = threading.Timer(1.0, stop.set)
+    timer.start()
+    since = time.monotonic()
+    settings = evaluation.settings_of(subject, 0)
+    assert evaluation.play(make_policy(subject), settings, 0, stop, 1000.0) is None
+    assert time.monotonic() - since < 10
+    timer.join()
+
+
+def test_a_game_has_as_long_as_the_run_allows():
+    """Analytic: half a second, and then it is the environment's fault."""
+    subject = Subject("tests.toys:toys/HangsInStep-v0", "generic", "mlp", (2,), 2)
+    settings = evaluation.settings_of(subject, 0)
+    with pytest.raises(EnvError, match=r"has not answered for 0\.5 s"):
+        evaluation.play(make_policy(subject), settings, 0, timeout_seconds=0.5)
 
 
 def test_what_is_watched_is_what_was_decided_on():

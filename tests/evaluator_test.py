@@ -18,7 +18,7 @@ from a3c.stopping import SIGNALS
 from tests.agents import CARTPOLE, make_weights
 
 DEADLINE_SECONDS = 120.0
-PARAMS = {"seed": 3, "eval_episodes": 2, "eval_interval_steps": 100}
+PARAMS = {"seed": 3, "eval_episodes": 2, "eval_interval_steps": 100, "env_timeout_seconds": 60.0}
 
 
 class Training:
@@ -62,7 +62,7 @@ def scores(monkeypatch):
     """The scores of games to come, which nobody plays."""
     scores: list[float] = []
 
-    def play(policy, settings, number, stop):
+    def play(policy, settings, number, stop, timeout_seconds):
         return Game(number, scores.pop(0), 10, False)
 
     monkeypatch.setattr(evaluation, "play", play)
@@ -98,7 +98,7 @@ def test_games_are_played_where_no_signal_comes(tmp_path, monkeypatch):
     """Analytic: the thread computes; what would handle a signal there could damage what it uses."""
     blocked = []
 
-    def play(policy, settings, number, stop):
+    def play(policy, settings, number, stop, timeout_seconds):
         blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         return Game(number, 1.0, 10, False)
 
@@ -159,7 +159,7 @@ def test_the_weights_are_those_of_one_moment(tmp_path, monkeypatch):
     training = Training(tmp_path)
     has_begun, may_go_on, seen = threading.Event(), threading.Event(), []
 
-    def play(policy, settings, number, stop):
+    def play(policy, settings, number, stop, timeout_seconds):
         has_begun.set()
         assert may_go_on.wait(DEADLINE_SECONDS)
         seen.append({name: variable.numpy() for name, variable in policy.weights.items()})
@@ -222,7 +222,7 @@ def test_a_run_ends_with_its_last_evaluation_unless_stopped(tmp_path, monkeypatc
     training = Training(tmp_path)
     has_begun = threading.Event()
 
-    def play(policy, settings, number, stop):
+    def play(policy, settings, number, stop, timeout_seconds):
         has_begun.set()
         deadline = time.monotonic() + DEADLINE_SECONDS
         while is_stopped and not stop.is_set():
@@ -254,6 +254,20 @@ def test_a_resumed_run_has_a_best_to_beat(tmp_path, scores):
         training.move_on(100)
         scores[:] = [score] * 2
         assert (training.evaluate().best is not None) is is_best
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [('"00', (7.5, 400)), ("2" * 200_000, (3.5, 100))],
+    ids=["quote", "endless"],
+)
+def test_a_damaged_evaluation_takes_no_other_with_it(tmp_path, damage, found):
+    """Golden: a byte that has become a quote, behind which a reader of CSV sees one field; and a line
+    that no reader takes, behind which nothing is read.
+    """
+    table = tmp_path / "evaluations.csv"
+    table.write_text(f"steps,episode_reward_mean\n100,3.5\n{damage},7.5\n300,4.5\n400,5.0\n")
+    assert evaluator.read_evaluations(table) == found
 
 
 def test_a_best_that_is_gone_is_not_to_be_beaten(tmp_path, scores):

@@ -16,6 +16,7 @@ import random
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -144,6 +145,7 @@ def mutate_json(rng: random.Random, value: Any) -> Any:
 # Command lines
 
 FLAGS = [*(f"--{name}" for name in params.KNOBS if name != "env_id"), "--help", "--", "-x", "--no"]
+FLAGS += ["--resume", "--n_steps"] * 3
 
 
 def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
@@ -170,6 +172,11 @@ def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
         return _parse(preprocessing_play._parse, _words(rng, flags)) is not HELPED
     parsed = _parse(command_line.parse, _words(rng, FLAGS))
     if parsed is HELPED:
+        return True
+    if isinstance(parsed, command_line.Resume):
+        with refused_by(params.BadInput):
+            args = params.from_json({name: ARGS[name] for name in ("params", "sources")})
+            command_line.resumed(args, parsed.given)
         return True
     with refused_by(params.BadInput):
         parsed = params.resolve_network(parsed, rng.choice(("image", "vector")))
@@ -281,6 +288,12 @@ ARGS: dict[str, Any] = {
 }
 
 
+TABLES = {
+    "progress.csv": b"misc/steps,misc/env_restarts\n60,0\n70,0\n80,1\n",
+    "evaluations.csv": b"steps,episode_reward_mean\n50,1.5\n75,2.5\n",
+}
+
+
 def make_shared() -> types.SimpleNamespace:
     """As much of the shared state as restoring needs."""
     return types.SimpleNamespace(
@@ -306,18 +319,48 @@ def try_json(rng: random.Random, folder: pathlib.Path) -> bool:
             games = plot_runs.Games(np.zeros(1), np.ones(1), np.ones(1))
             plot_runs.describe(folder, "", games, 4)
             run_dir.read_args(folder)
-            resume.open_run(command_line.Resume(str(folder), {})).lock.close()
+            _resume(rng, folder)
         if settings is None:
             raise Finding("one reader takes what the other refuses")
         return True
-    return _try_checkpoint(folder, _json(rng, INFO, sealed=rng.randrange(4) > 0), INDEX, DATA)
+    return _try_checkpoint(folder, _json(rng, INFO, seal=rng.randrange(4) > 0), INDEX, DATA)
 
 
-def _json(rng: random.Random, value: Any, sealed: bool = False) -> bytes:
+def _resume(rng: random.Random, folder: pathlib.Path) -> None:
+    """Go on with the run of a fuzzed args.json, from a checkpoint that is fuzzed at times."""
+    checkpoints = folder / run_dir.CHECKPOINTS
+    checkpoints.mkdir(exist_ok=True)
+    for path in [*checkpoints.iterdir(), *folder.glob("*.csv")]:
+        path.unlink()
+    info = INFO | {"params": ARGS["params"]}
+    info = _json(rng, info, seal=True) if rng.randrange(2) else json.dumps(sealed(info)).encode()
+    for suffix, content in ((".json", info), (".index", INDEX), (".data-00000-of-00001", DATA)):
+        (checkpoints / f"ckpt-70{suffix}").write_bytes(content)
+    for name, text in TABLES.items():
+        (folder / name).write_bytes(mutate_bytes(rng, text) if rng.randrange(2) else text)
+    given = rng.choice([{}, {"n_steps": 20_000_000}, {"n_steps": 7}, {"initial_lr": 1e-4}])
+    # Its own refusals are those of whoever reads a run folder.
+    with refused_by(params.BadInput, checkpoint_files.UnusableCheckpoint):
+        run = resume.open_run(command_line.Resume(str(folder), given))
+        try:
+            with mock.patch.object(run_dir, "_short_revision", return_value="0123abc"):
+                resume.cut_back(run, ["--resume", "run"])
+            run_dir.read_args(folder)
+        finally:
+            run.lock.close()
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """With its checksum."""
+    unsealed = {name: value for name, value in content.items() if name != "checksum"}
+    return unsealed | {"checksum": checkpoint_files._checksum(unsealed)}
+
+
+def _json(rng: random.Random, value: Any, seal: bool = False) -> bytes:
     value = mutate_json(rng, value) if rng.randrange(4) else value
-    if sealed and isinstance(value, dict):
+    if seal and isinstance(value, dict):
         with contextlib.suppress(TypeError, ValueError):  # names that do not go into one order
-            value["checksum"] = checkpoint_files._checksum(value)
+            value = sealed(value)
     text = json.dumps(value).encode()
     match rng.randrange(8):
         case 0:
@@ -446,7 +489,8 @@ def _cut_back(progress: pathlib.Path, games: pathlib.Path) -> None:
     """What a resumed run does with them; what stays are whole lines, and never more of them."""
     resume._t_start(games)
     n_before = len(list(resume._read_games(games)))
-    resume._cut_rows(progress, {"misc/steps": 100, "misc/env_restarts": 0})
+    run: Any = types.SimpleNamespace(folder=progress.parent, lines=[])
+    resume._cut_rows(run, progress.name, {"misc/steps": 100, "misc/env_restarts": 0})
     monitor.cut_back(games, 2)
     for path in (progress, games):
         content = path.read_bytes()

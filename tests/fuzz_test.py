@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from a3c import checkpoint, params, run_dir
+from a3c import checkpoint_files, params, run_dir
 from tests import fuzz, soak_fuzz
 
 
@@ -63,7 +63,7 @@ def test_what_must_not_happen_is_found(tmp_path, monkeypatch, name):
     for module, function in (
         (params, "check"),
         (run_dir, "from_json"),
-        (checkpoint, "_check_content"),
+        (checkpoint_files, "_check_content"),
         (fuzz.debug_dump, "_parse"),
         (fuzz.plot_runs, "parse_game"),
     ):

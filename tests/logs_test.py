@@ -207,6 +207,25 @@ def _recording(tqdm: type, made: list[dict]) -> type:
     return Recording
 
 
+@pytest.mark.parametrize("damage", ['"5.0', "2" * 200_000], ids=["quote", "endless"])
+def test_a_damaged_row_takes_no_other_with_it(tmp_path, damage):
+    """Analytic: of a table of an older version, which had one column less: a byte that has become a quote,
+    behind which a reader of CSV sees one field, stays in its row; and what no reader takes is left alone.
+    """
+    path = tmp_path / "progress.csv"
+    rows = [",".join([str(i)] * (len(COLUMNS) - 1)) for i in range(4)]
+    rows[1] = damage + rows[1][1:]
+    path.write_text("\n".join([",".join(COLUMNS[:-1]), *rows]) + "\n")
+    before = path.read_bytes()
+    assert logs._take_over(path) == COLUMNS
+    if damage.startswith('"'):
+        lines = path.read_text().splitlines()
+        assert len(lines) == 5
+        assert lines[4] == rows[3] + ",nan"
+    else:
+        assert path.read_bytes() == before
+
+
 def test_a_console_that_is_gone_takes_nothing_with_it(tmp_path, monkeypatch):
     """Analytic: whoever read our lines has left; the log still has them all, and nothing raises."""
     reader, writer = os.pipe()

@@ -16,11 +16,13 @@ import train
 from a3c import (
     checkpoint_files,
     command_line,
+    evaluator,
     events,
     network,
     position,
     resume,
     run_dir,
+    training,
 )
 from a3c.params import BadInput
 from tests import processes
@@ -300,7 +302,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(copy, damage):
         (copy / "checkpoints/ckpt-80.json").unlink()
     else:
         tensors_file.unlink()
-    opened = open_run()
+    opened = open_run("--n_steps", "90")
     assert opened.info.counters["steps"] == 40
     assert "run/checkpoints/ckpt-80." in opened.lines[0]
     assert opened.lines[0].endswith("; it is set aside, and the one before is taken")
@@ -333,6 +335,31 @@ def test_the_best_is_what_was_best_by_then(copy):
     for n_steps, kept in ((0, names), (39, names), (40, names[1:]), (80, names[1:])):
         checkpoint_files.delete_older(best, n_steps)
         assert sorted(path.stem for path in best.glob("*.json")) == kept
+
+
+def test_evaluations_that_are_given_up_are_cut(copy):
+    """Analytic: of 20, 40 and 60 steps, those up to the checkpoint stay; the one after is nobody's best."""
+    table = copy / "evaluations.csv"
+    kept = "steps,episode_reward_mean\n20,1.0\n40,2.0\n"
+    table.write_text(kept + "60,3.0\n")
+    (copy / "checkpoints/ckpt-80.json").unlink()
+    resume.cut_back(open_run(), [])
+    assert table.read_text() == kept
+    assert evaluator.read_evaluations(table) == (2.0, 40)
+
+
+def test_a_resumed_run_starts_a_session_for_tensorboard(copy):
+    """Golden: what is logged beyond the checkpoint from then on is of the new timeline."""
+    (copy / "checkpoints/ckpt-80.json").unlink()
+    before = set(copy.glob("events*"))
+    assert run("--resume", "run", "--n_steps", "90") == 0
+    marks = [
+        event.step
+        for path in sorted(set(copy.glob("events*")) - before)
+        for record in tf.compat.v1.io.tf_record_iterator(str(path))
+        if (event := tf.compat.v1.Event.FromString(record)).HasField("session_log")
+    ]
+    assert marks == [41, 41]
 
 
 def test_no_whole_checkpoint_is_told(copy):
@@ -387,6 +414,76 @@ def test_half_written_lines_are_cut_and_whole_ones_stay(copy):
     resume.cut_back(open_run("--n_steps", "90"), [])
     assert (progress.read_bytes(), monitor.read_bytes()) == before
     assert "half" not in (copy / "log.txt").read_text()
+
+
+def test_a_damaged_head_takes_no_rows_with_it(copy):
+    """Analytic: nobody can tell then which rows are of later steps; all stay, and that is said."""
+    progress = copy / "progress.csv"
+    damaged = progress.read_text().replace("misc/steps", "misc/stips", 1)
+    progress.write_text(damaged)
+    (copy / "checkpoints/ckpt-80.json").unlink()
+    opened = open_run()
+    resume.cut_back(opened, [])
+    assert progress.read_text() == damaged
+    assert opened.lines[-1] == "progress.csv has no column misc/steps: none of its rows is cut"
+
+
+@pytest.mark.parametrize("left", ["half of the first", "half of the second"])
+def test_half_a_head_of_a_monitor_file_is_written_anew(copy, left):
+    """Analytic: the disk was full within its two lines, and then the process died."""
+    path = copy / "monitor/0.0.monitor.csv"
+    comment = path.read_text().splitlines(keepends=True)[0]
+    path.write_text(comment[:9] if left == "half of the first" else comment + "r,")
+    resume.cut_back(open_run("--n_steps", "90"), [])
+    assert path.read_bytes() == b""
+
+
+def test_a_table_that_would_fill_the_memory_is_not_read(copy):
+    """Analytic: none of ours is so large."""
+    with (copy / "monitor/0.0.monitor.csv").open("ab") as file:
+        file.truncate(resume.MAX_TABLE_BYTES + 1)
+    assert "monitor/0.0.monitor.csv is larger than any of ours" in refusal("--n_steps", "90")
+
+
+def test_what_is_no_table_does_not_count_as_training(copy):
+    """Analytic: a folder that some other program has left among the tables."""
+    for path in [*copy.glob("checkpoints/*.json"), *copy.glob("monitor/*"), copy / "progress.csv"]:
+        path.unlink()
+    (copy / "monitor/.ipynb_checkpoints").mkdir()
+    assert open_run("--n_steps", "90").info is None
+
+
+def test_a_run_that_began_with_anothers_checkpoint_has_none_of_its_own_at_first(copy):
+    """Analytic: killed before it saved, it begins there once more, if that is named; and what it saves
+    first is whole, though its steps are those of the other's.
+    """
+    flags = ["--load_ckpt", "run", "--network", "mlp", "--n_workers", "2", "--n_steps", "90"]
+    assert run("--log_dir", "next", *flags, DRAWN) == 0
+    folder = pathlib.Path("next")
+    for path in [*folder.glob("checkpoints/*"), *folder.glob("monitor/*"), folder / "progress.csv"]:
+        path.unlink()
+    with pytest.raises(BadInput, match="next has no checkpoint yet, and began with run"):
+        resume.open_run(command_line.parse(["--resume", "next", DRAWN]))
+    assert run("--resume", "next", "--load_ckpt", "run") == 0
+    assert info("next").counters["steps"] >= 90
+    assert checkpoint_files.read_info(folder / "checkpoints/ckpt-80").counters["steps"] == 80
+
+
+def test_a_run_leaves_a_folder_alone_that_another_has_taken(monkeypatch, capsys):
+    """Analytic: moved away as it begins to train, and another's put in its place: it saves nothing there,
+    says so, and ends with status 1.
+    """
+    train_run = training.train
+
+    def taken_over(*arguments):
+        pathlib.Path("mine").rename("moved")
+        shutil.copytree("moved", "mine")
+        return train_run(*arguments)
+
+    monkeypatch.setattr(training, "train", taken_over)
+    assert run("--log_dir", "mine", "--network", "mlp", "--n_steps", "40", DRAWN) == 1
+    assert "another run has its folder there" in capsys.readouterr().err
+    assert list(pathlib.Path("mine/checkpoints").iterdir()) == []
 
 
 def test_rows_of_restarts_that_are_given_up_are_cut(copy):

@@ -396,3 +396,37 @@ def test_of_two_creators_at_once_one_gets_the_folder(work, monkeypatch, existing
     assert run_dir.read_args("run").params.seed == int(winner)
     assert f"--seed {winner} " in (work / "run" / "command.txt").read_text()
     assert sorted(path.name for path in (work / "run").iterdir()) == CONTENT
+
+
+def test_a_folder_that_another_run_has_is_known(tmp_path):
+    """Analytic: by its lock's file; one that is gone, or has no lock, is nobody's."""
+    ours, moved = tmp_path / "run", tmp_path / "moved"
+    ours.mkdir()
+    with run_dir.lock(ours) as held:
+        assert not run_dir.is_taken_over(ours, held)
+        ours.rename(moved)
+        assert not run_dir.is_taken_over(ours, held)
+        ours.mkdir()
+        assert not run_dir.is_taken_over(ours, held)
+        with run_dir.lock(ours) as theirs:
+            assert run_dir.is_taken_over(ours, held)
+            assert not run_dir.is_taken_over(ours, theirs)
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity"])
+@pytest.mark.parametrize("where", ["resumed", "environment"])
+def test_what_could_not_be_written_again_is_not_read(tmp_path, where, number):
+    """Analytic: numbers that JSON has not, or that are beyond float, where nobody looks for any."""
+    parsed = command_line.parse(["CartPole-v1"])
+    content = json.dumps(params.to_json(parsed) | {"environment": {"x": 7}, "resumed": [7]})
+    path = tmp_path / "args.json"
+    path.write_text(content)
+    assert run_dir.read_args(tmp_path).resumed == (7,)
+    replaced = (
+        content.replace("[7]", f"[{number}]")
+        if where == "resumed"
+        else content.replace('"x": 7', f'"x": {number}')
+    )
+    path.write_text(replaced)
+    with pytest.raises(BadInput, match="is damaged"):
+        run_dir.read_args(tmp_path)

@@ -21,7 +21,9 @@ from tests import fuzz, processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = [
-    path for folder in ("a3c", ".", "benchmarks") for path in sorted((ROOT / folder).glob("*.py"))
+    path
+    for folder in ("a3c", ".", "benchmarks", "results")  # images/ opens a port for a browser
+    for path in sorted((ROOT / folder).glob("*.py"))
 ]
 
 # Modules that make objects, and so run code, of what they read.
@@ -227,9 +229,9 @@ def test_what_is_too_large_is_not_read(tmp_path):
 def test_counters_are_numbers_that_can_be_counted_on(tmp_path, name):
     """Analytic: none of 400 digits, at which the first division would fail."""
     counters = fuzz.INFO["counters"]
-    for number in (10**400, 2**63, -1, 1.5, True, "7", None):
+    for number in (10**400, 2**63, 10**15, -1, 1.5, True, "7", None):
         assert "counters" in refuse(tampered(tmp_path, counters=counters | {name: number}))
-    assert checkpoint_files.read_info(tampered(tmp_path, counters=counters | {name: 2**63 - 1}))
+    assert checkpoint_files.read_info(tampered(tmp_path, counters=counters | {name: 10**15 - 1}))
 
 
 # Names

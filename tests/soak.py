@@ -106,6 +106,7 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
     if phase == "evaluating":
         flags += ["--eval_interval_steps", "50"]
     temporary = tempfile.mkdtemp()
+    load = os.getloadavg()[0]  # of others: this run's sixteen workers would excuse themselves
     with mock.patch.dict(os.environ, TMPDIR=temporary):
         process = kill_test.start(outside, *flags)
     try:
@@ -131,7 +132,6 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
         # Moments that are soon over are met at once.
         time.sleep(0 if phase in ("setting up", "saving") else random.Random(number).uniform(0, 1))
         since = time.monotonic()
-        load = os.getloadavg()[0]
         process.send_signal(getattr(signal, name))
         status = process.wait(processes.DEADLINE_SECONDS)
         seconds = time.monotonic() - since

@@ -370,7 +370,9 @@ def test_an_evaluation_does_not_change_the_training_by_a_bit(
     has_begun = threading.Event()
     evaluated, plain = Envs(), Envs()
 
-    def play(policy: Any, settings: Any, number: int, stop: Any) -> evaluation.Game:
+    def play(
+        policy: Any, settings: Any, number: int, stop: Any, timeout_seconds: float
+    ) -> evaluation.Game:
         has_begun.set()
         generator = np.random.default_rng(number)
         n_decisions = 0

@@ -35,6 +35,14 @@ class FakeLog:
         self.games: list[tuple] = []
         self.said: list[tuple[str, bool]] = []
         self.at: list[int] = []
+        self.did: list[str] = []
+
+    def flush(self) -> None:
+        self.did.append("flush")
+
+    def n_bytes(self) -> int:
+        self.did.append("n_bytes")
+        return 0
 
     def figures(self, figures: dict[str, float]) -> None:
         self.rows.append(dict(figures))
@@ -95,6 +103,44 @@ def watched(signals, monkeypatch):
     folder = pathlib.Path("nowhere")
     watching = watch.Watch(parsed.params, folder, shared, [worker], None, log, signals, reports, [])
     return Watched(watching, log, counters, reports.put, clock)
+
+
+def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched):
+    """Analytic: games and restarts still in the queue are handled, and the logs flushed, before it is
+    said how far they had come.
+    """
+    watched.put(Game(105, 3.0, 5))
+    watched.put(EnvRestart("why"))
+    watched.watch._workers = []
+    position = watched.watch._read_position()
+    assert watched.log.games == [(105, 3.0, 5)]
+    assert position.n_env_restarts == 1
+    assert watched.log.did[-2:] == ["flush", "n_bytes"]
+
+
+def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch):
+    """Analytic: of two workers, the second gets no thread: the first is told to stop, and awaited."""
+    ended = []
+
+    def work() -> None:
+        processes.wait_until(watched.watch._signals.event.is_set, "the stop")
+        ended.append(True)
+
+    start, n = threading.Thread.start, [0]
+
+    def start_one(thread: threading.Thread) -> None:
+        n[0] += 1
+        if n[0] > 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    worker = types.SimpleNamespace(run=work, number=0)
+    watched.watch._workers = [worker, worker]
+    watched.watch._checkpointer = types.SimpleNamespace(has_saved=True)
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    with pytest.raises(RuntimeError):
+        watched.watch.run()
+    assert ended == [True]
 
 
 def test_figures_are_means_over_the_interval(watched):

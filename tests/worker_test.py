@@ -17,6 +17,7 @@ from a3c.stopping import StopFlag, Stopped
 from a3c.traced import Hyperparameters, LocalNetwork, Rollout, Traced
 from a3c.worker import EnvRestart, Failure, Game, Measurement, Report, Worker
 from tests.fakes import BanditEnvs, NumberedEnvs
+from tests.processes import wait_until
 
 TIMEOUT_SECONDS = 300  # of a test that would otherwise hang; none comes near it
 
@@ -577,6 +578,36 @@ def test_two_workers_count_exactly_and_apply_every_update_once() -> None:
         np.testing.assert_allclose(moved, -sums[name].numpy(), rtol=1e-2, atol=1e-5)
 
 
+@pytest.mark.parametrize("n_updates", [5, 40, 93])
+def test_sixteen_workers_stopped_at_some_moment_have_counted_what_they_did(n_updates: int) -> None:
+    """Analytic: steps, updates and frames are those of the rollouts that were learned from; of those
+    under way, nothing.
+    """
+    ends = {(n, 0) for n in range(2, 10_000, 5)}
+    crew = Crew(make_shared(10**9), [NumberedEnvs(4, 1, terminations=ends) for _ in range(16)])
+    calls: list[list[tuple]] = [[] for _ in crew.locals]
+    for local, of_worker in zip(crew.locals, calls, strict=True):
+        record(local, "learn", of_worker)
+
+    def stop() -> None:
+        wait_until(lambda: crew.shared.counters.read().updates >= n_updates)
+        crew.stop.set()
+
+    stopper = threading.Thread(target=stop, daemon=True)
+    stopper.start()
+    crew.run()
+    stopper.join()
+    assert not crew.of_kind(Failure)
+    n_learned = [len(of_worker) for of_worker in calls]
+    counts = crew.shared.counters.read()
+    assert counts.updates == sum(n_learned) >= n_updates
+    assert counts.steps == 3 * counts.updates
+    n_games = [len([n for n, _ in ends if n < 3 * rollouts]) for rollouts in n_learned]
+    assert counts.games == len(crew.of_kind(Game)) == sum(n_games)
+    assert len([n for n in n_learned if n]) > 1
+    assert sum(envs.n_steps for envs in crew.envs) >= counts.steps
+
+
 @pytest.mark.parametrize(("n_steps", "n_updates"), [(1, 1), (6, 1), (7, 2), (12, 2)])
 def test_a_run_ends_with_the_first_rollout_that_reaches_its_steps(
     n_steps: int, n_updates: int
@@ -642,9 +673,15 @@ def test_policy_lag_counts_from_when_the_copy_was_made() -> None:
 
 
 def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> None:
-    """Analytic: the other's copy stays until its own update, and then holds both."""
+    """Analytic: the other's copy, and what it acts on, stay until its own update; then it holds both."""
     shared = make_shared(100)
     one, other = (make_local(shared, NumberedEnvs(4, 2)) for _ in range(2))
+    x = random_rollout(1).observations[0]
+
+    def outputs(local: LocalNetwork) -> np.ndarray:
+        return np.stack([local.act(x)[0], local.evaluate_last(x)[0]])
+
+    at_start = outputs(other)
     start = numpy_weights(shared.weights)
     assert_same_weights(one.weights, start)
     assert_same_weights(other.weights, start)
@@ -655,7 +692,10 @@ def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> 
         assert (after_one[name] != start[name]).mean() > 0.9, name
     assert_same_weights(one.weights, after_one)
     assert_same_weights(other.weights, start)
+    np.testing.assert_array_equal(outputs(other), at_start)
+    assert (outputs(one) != at_start).all()
     act_and_learn(other, rollout, 0.01)
+    assert (outputs(other) != outputs(one)).all()
     assert_same_weights(other.weights, shared.weights)
     assert_same_weights(one.weights, after_one)
     assert (shared.weights["value_bias"].numpy() != after_one["value_bias"]).all()
@@ -732,6 +772,20 @@ def test_a_failing_environment_stops_everybody() -> None:
     assert crew.shared.counters.read().steps == 3 * crew.shared.counters.read().updates
     with crew.shared.gate.shut():
         pass  # nobody is left inside
+
+
+def test_a_failure_without_memory_for_its_arrays_is_reported_all_the_same() -> None:
+    """Analytic: or everybody would stop, and the run would pass as finished."""
+    crew = crew_of_one(100, NumberedEnvs(4, 1, on_step=lambda n: 1 // 0))
+
+    def no_memory() -> dict[str, np.ndarray]:
+        raise MemoryError
+
+    crew.workers[0]._arrays = no_memory
+    crew.run()
+    (failure,) = crew.of_kind(Failure)
+    assert isinstance(failure.error, ZeroDivisionError)
+    assert failure.arrays == {}
 
 
 def test_a_failing_reset_is_reported_too() -> None:
