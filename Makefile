@@ -24,6 +24,8 @@ PEER_READY := .peer/ready
 AUDIT_READY := .audit/ready-$(PIP_AUDIT_VERSION)
 
 FAST_TESTS := not slow and not weekly
+# Those that Hypothesis chooses examples for.
+SEARCHED := $(addprefix tests/,$(addsuffix _test.py,command_line losses params plot_runs properties))
 
 python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1)
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
@@ -48,9 +50,10 @@ check: $(DEV_READY) ## format, lint, types and the fast tests
 
 test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs them once a week
 	$(VENV_PYTHON) -m pytest -m weekly
+	$(VENV_PYTHON) -m pytest --hypothesis-profile "new ones" -k "not same_every_time" $(SEARCHED)
 
 mutants: $(DEV_READY) ## break a3c/ in every small way and see the tests fail; hours, goes on where it was stopped
-	$(VENV_PYTHON) tests/mutants.py
+	$(VENV_PYTHON) tests/mutants.py --jobs $$(nproc)
 
 bench: $(RUNTIME_READY) $(PEER_READY) ## throughput beside a peer's and the machine's limit; BENCH=--anyway on a busy machine
 	$(VENV_PYTHON) -m benchmarks.bench $(BENCH)

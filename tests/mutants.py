@@ -1,6 +1,7 @@
 """Runs the tests against every mutant of a3c/ and keeps a list of which were noticed.
 
-    make mutants                                    all that tests/mutants.txt does not tell yet
+    make mutants                                    all that tests/mutants.txt does not tell yet, on
+                                                    every core
     python3 tests/mutants.py a3c/losses.py          one file, whatever the list has of it
     python3 tests/mutants.py --survivors a3c/losses.py   what survived, against the tests of today
     python3 tests/mutants.py --score                the list in figures
@@ -15,14 +16,15 @@ processes and programs that tests start get it, too. Of the module's tests, thos
 the mutant's function on a run of the right source. One that fails or hangs has noticed the mutant.
 
 The list has a section for each file with the hash of the source it is about; with another source,
-the section is made anew. It is written after every mutant, so a run can be stopped at any time and
-goes on where it was. A mutant that changes nothing that could be seen stands in
-tests/mutants_equivalent.txt, with the reason.
+the section does not count, and is made anew. It is written after every mutant, so a run can be
+stopped at any time and goes on where it was. A mutant that changes nothing that could be seen
+stands in tests/mutants_equivalent.txt, with the reason.
 """
 
 import argparse
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import json
 import math
@@ -35,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -62,13 +64,13 @@ SAMPLE_SEED = 0
 
 # Test files beside a module's own that may notice something.
 MORE_TESTS = {
-    "losses": ("properties", "worker"),
-    "optimizer": ("properties", "shared", "worker"),
+    "losses": ("properties", "worker", "oracle_replay", "learning"),
+    "optimizer": ("properties", "shared", "worker", "sharing", "oracle_replay"),
     "monitor": ("properties", "replay_by_hand", "env"),
     "preprocessing": ("properties", "replay_by_hand", "env"),
-    "shared": ("worker", "checkpoint"),
-    "network": ("worker", "checkpoint"),
-    "traced": ("worker", "properties", "learning", "shared"),
+    "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
+    "network": ("worker", "checkpoint", "oracle_replay", "pins"),
+    "traced": ("worker", "properties", "learning", "shared", "oracle_replay"),
     "worker": ("properties", "learning", "training"),
     "env": ("replay_by_hand",),
     "worker_envs": ("env", "env_process", "host", "replay_by_hand"),
@@ -87,6 +89,10 @@ MORE_TESTS = {
     "watch": ("training", "train"),
     "debug_dump": ("properties", "worker", "show_debug_data"),
     "__init__": ("setup", "train"),
+    "appending": ("disk", "logs", "monitor", "resume"),
+    "atari_scores": ("evaluation",),
+    "events": ("logs", "resume"),
+    "position": ("worker", "checkpoint", "resume"),
 }
 OTHERS_SECONDS = 40
 SUBREAPER = 36  # of prctl: orphans of our processes become our children
@@ -128,13 +134,37 @@ def read_results(text: str) -> dict[str, Section]:
 
 def write_results(sections: dict[str, Section], equivalent: dict[str, str]) -> str:
     """Return the list's text."""
+    results = [result for section in sections.values() for result in section.results.values()]
+    hours = sum(result.seconds for result in results) / 3600
     lines = ["# Made by `make mutants`; see tests/mutants.py. Status, seconds, test, mutant."]
+    lines += [f"# {len(results)} mutants took {hours:.1f} hours of one core."]
     lines += [f"# {line}" for line in score(sections, equivalent)]
     for path, section in sorted(sections.items()):
         lines += ["", f"== {path} {section.sha} {section.n_mutants} mutants"]
         for result in section.results.values():
             lines.append(f"{result.status:8} {result.seconds:6.1f} {result.by} {result.name}")
     return "\n".join(lines) + "\n"
+
+
+def sections_of(now: Mapping[str, str]) -> dict[str, Section]:
+    """Return the sections that are about the sources of now; the others' time is over."""
+    sections = read_results(RESULTS.read_text()) if RESULTS.exists() else {}
+    return {
+        path: section
+        for path, section in sections.items()
+        if path in now and section.sha == sha_of(now[path])
+    }
+
+
+def shares(paths: Sequence[str], wanted: Mapping[str, set[str]], n_jobs: int) -> list[list[str]]:
+    """Return the paths of each job, about as many mutants in each."""
+    found: list[list[str]] = [[] for _ in range(n_jobs)]
+    n_mutants = [0] * n_jobs
+    for path in sorted(paths, key=lambda path: -len(wanted[path])):
+        least = n_mutants.index(min(n_mutants))
+        found[least].append(path)
+        n_mutants[least] += len(wanted[path])
+    return found
 
 
 def read_equivalent(text: str) -> dict[str, str]:
@@ -454,30 +484,40 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("files", nargs="*", help="such as a3c/losses.py; run anew")
     parser.add_argument("--survivors", action="store_true", help="of the files, only what survived")
     parser.add_argument("--score", action="store_true", help="print the score and run nothing")
+    parser.add_argument("--jobs", type=int, default=1, help="so many files at a time")
+    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)  # which of the jobs this is
     given = parser.parse_args(arguments)
     now = sources()
-    sections = read_results(RESULTS.read_text()) if RESULTS.exists() else {}
-    sections = {path: section for path, section in sections.items() if path in now}
     equivalent = read_equivalent(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
-    if not given.score:
+    status = 0
+    if given.jobs > 1 and given.share is None:
+        # All of them: a job ends whatever children it has.
+        commands = [
+            [sys.executable, __file__, *arguments, f"--share={n}"] for n in range(given.jobs)
+        ]
+        status = max(job.wait() for job in [*map(subprocess.Popen, commands)])
+    elif not given.score:
         warm_up()
         wanted = sampled(now)
         in_full = [f"a3c/{name}.py" for name in IN_FULL]
-        for path in given.files or [*in_full, *(path for path in now if path not in in_full)]:
-            section = sections.get(path, Section("", 0, {}))
-            old = section.results if section.sha == sha_of(now[path]) else {}
+        paths = given.files or [*in_full, *(path for path in now if path not in in_full)]
+        for path in shares(paths, wanted, given.jobs)[given.share or 0]:
+            old = sections_of(now).get(path, Section("", 0, {})).results
             if given.survivors:
                 old = {name: result for name, result in old.items() if result.status != "survived"}
             elif given.files:
                 old = {}
 
             def save(section: Section, path: str = path) -> None:
-                sections[path] = section
-                RESULTS.write_text(write_results(sections, equivalent))
+                with RESULTS.open("a") as lock:  # another job may be about to
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    sections = sections_of(now) | {path: section}
+                    RESULTS.write_text(write_results(sections, equivalent))
 
             run_file(path, now[path], wanted[path], old, save)
-    print(*score(sections, equivalent), sep="\n")
-    return 0
+    if given.share is None:
+        print(*score(sections_of(now), equivalent), sep="\n")
+    return status
 
 
 if __name__ == "__main__":

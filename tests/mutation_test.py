@@ -125,6 +125,38 @@ def test_the_list_is_read_as_it_was_written() -> None:
     assert "# sampled: 1 of 1 noticed = 100.0%, 0 equivalent, 1 run; 95 % interval 20.7%" in text
 
 
+def test_what_is_told_of_another_source_does_not_count(tmp_path, monkeypatch) -> None:
+    """Analytic: of two files, one has changed, and a third is gone."""
+    now = {"a3c/a.py": "1\n", "a3c/b.py": "2\n"}
+    told = {"f: 1 → 2": Result("killed", "f: 1 → 2", 1.0, "tests/x_test.py::t")}
+    sections = {
+        "a3c/a.py": Section(mutants.sha_of("1\n"), 1, told),
+        "a3c/b.py": Section(mutants.sha_of("1\n"), 1, told),
+        "a3c/c.py": Section(mutants.sha_of("3\n"), 1, told),
+    }
+    monkeypatch.setattr(mutants, "RESULTS", tmp_path / "list.txt")
+    assert mutants.sections_of(now) == {}
+    mutants.RESULTS.write_text(mutants.write_results(sections, {}))
+    assert mutants.sections_of(now) == {"a3c/a.py": sections["a3c/a.py"]}
+    assert "# 3 mutants took 0.0 hours of one core." in mutants.RESULTS.read_text()
+
+
+def test_jobs_share_the_files_by_their_mutants() -> None:
+    """Analytic: each file is one job's, and none has much more than another."""
+    wanted = {"a": set("12345"), "b": set("123"), "c": set("12"), "d": set()}
+    assert mutants.shares([*wanted], wanted, 2) == [["a", "d"], ["b", "c"]]
+    assert mutants.shares(["c", "b"], wanted, 1) == [["b", "c"]]
+
+
+def test_every_file_has_tests() -> None:
+    """Golden: or all tests would run against each of its mutants; and those named exist."""
+    for path in mutants.sources():
+        assert mutants.files_of_tests(path), path
+    named = {name for names in mutants.MORE_TESTS.values() for name in names}
+    assert [n for n in named if not (mutants.ROOT / f"tests/{n}_test.py").exists()] == []
+    assert set(mutants.MORE_TESTS) <= {pathlib.Path(path).stem for path in mutants.sources()}
+
+
 def test_wilsons_interval() -> None:
     """Analytic: the textbook's 8 of 10."""
     assert mutants.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)

@@ -40,7 +40,7 @@ class Case(NamedTuple):
             *("--preset", preset, "--network", self.network, "--loss_reduction", self.reduction),
             *("--envs_per_worker", str(self.n_envs), "--n_steps", str(N_UPDATES * 5 * self.n_envs)),
             *(more.split() if self.n_envs > 1 else ()),
-            *("--seed", "1", "--no_xla", f"tests.toys:toys/{game}-v0"),
+            *("--seed", "1", f"tests.toys:toys/{game}-v0"),
         ]
 
 
@@ -145,6 +145,10 @@ def hidden_values_left_out(rollout: oracle.Rollout) -> oracle.Rollout:
     return rollout._replace(rewards=np.ones_like(rollout.rewards))
 
 
+CONTROLS = by_cases([Case("mlp", "mean", 4), Case("small", "mean", 4)])
+
+
+@CONTROLS
 @pytest.mark.parametrize(
     "twin",
     [
@@ -156,9 +160,9 @@ def hidden_values_left_out(rollout: oracle.Rollout) -> oracle.Rollout:
         hidden_values_left_out,
     ],
 )
-def test_other_rollouts_give_other_weights(twin):
+def test_other_rollouts_give_other_weights(twin, case):
     """Parity: negative control, whose weights and statistics lie far outside the bound."""
-    run = record(Case("mlp", "mean", 4))
+    run = record(case)
     ours = start(run)
     for rollout in oracle_replay.rollouts(run, ours):
         ours.update(twin(rollout))
@@ -166,6 +170,7 @@ def test_other_rollouts_give_other_weights(twin):
         assert max(worst(run, ours, part).values()) > 10
 
 
+@CONTROLS
 @pytest.mark.parametrize(
     ("name", "factor"),
     [
@@ -178,9 +183,9 @@ def test_other_rollouts_give_other_weights(twin):
         ("rmsprop_epsilon", 1.01),
     ],
 )
-def test_other_hyperparameters_give_other_weights(name, factor):
+def test_other_hyperparameters_give_other_weights(name, factor, case):
     """Parity: negative control: the third digit of each lies outside the bound."""
-    run = record(Case("mlp", "mean", 4))
+    run = record(case)
     value = getattr(run.params, name) * factor
     changed = run._replace(params=dataclasses.replace(run.params, **{name: value}))
     ours = start(changed)

@@ -35,6 +35,13 @@ SENSITIVITY = pins.FOLDER / "sensitivity.md"
 Flags = Callable[[Params], str]
 
 
+ROUNDING_HEAD = """\
+# Made by `python3 -m tests.pin_tables rounding`: the largest deviation of any weight's change, over
+# all of its entries: its norm's in parts of itself, its mean's in parts of its root mean square, an
+# entry's in parts of the largest entry.
+"""
+
+
 class Variant(NamedTuple):
     """One way to compute the same."""
 
@@ -68,6 +75,7 @@ def rounding() -> None:
                 print(name, output, sep="\n", flush=True)
                 rows += [{"variant": name} | json.loads(line) for line in output.splitlines()]
     with pins.ROUNDING.open("w", newline="") as file:
+        file.write(ROUNDING_HEAD)
         writer = csv.DictWriter(file, ["pin", "variant", *pins.FIGURES, "inputs"])
         writer.writeheader()
         for name in pins.PINS:

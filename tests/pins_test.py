@@ -4,7 +4,7 @@ tests/pins.py has what is pinned and why; tests/pinned/ holds it.
 """
 
 import copy
-import csv
+import json
 import re
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from a3c import command_line, params
-from tests import pin_tables, pins
+from tests import oracle, oracle_replay, pin_tables, pins
 from tests.recorded_runs import Run, Step
 
 SLOW = {"pong-ocd", "pong-1x4"}
@@ -29,6 +29,38 @@ def test_100_updates_are_as_they_were(name):
     n_steps_per_update = run.params.steps_per_update * run.params.envs_per_worker
     assert run.params.n_steps == 100 * n_steps_per_update
     assert pins.differences(pins.load(name), run, pins.tolerances(name)) == []
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("name", pins.PINS)
+def test_another_rounding_is_within_the_tolerance(name):
+    """Golden: one that the table has not, so that it is known to be of today's arithmetic."""
+    run = pins.run(pins.PINS[name], rounding_seed=3)
+    pinned = pins.load(name) | {"initial_weights": {}}
+    assert pins.differences(pinned, run, pins.tolerances(name)) == []
+
+
+@pytest.mark.weekly
+def test_the_clipped_pin_is_clipped_and_the_decided_one_decided():
+    """Parity: by the oracle: every gradient is longer than the limit, and at the start the policy
+    has less than half of the entropy that it could have."""
+    for name in ("side-clipped", "side-decided"):
+        run = pins.run(pins.PINS[name])
+        replay = oracle_replay.Replay(run.params, run.start["weights"], run.start["mean_squares"])
+        entropies = []
+        for rollout in oracle_replay.rollouts(run, replay):
+            ours = replay.oracle
+            outputs = oracle.forward(ours.network, ours.weights, rollout.observations[0])
+            p = np.exp(outputs["policy"]) / np.exp(outputs["policy"]).sum()
+            entropies.append(-float((p * np.log(p)).sum()) / np.log(p.size))
+            gradients = oracle.gradients(
+                ours.network, ours.weights, rollout, oracle_replay.hyperparameters(run.params)
+            )
+            norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
+            assert name != "side-clipped" or norm > run.params.max_grad_norm
+            replay.update(rollout)
+        assert len(entropies) == 100
+        assert name != "side-decided" or entropies[0] < 0.5
 
 
 def rows_of(table: str) -> dict[str, list[str]]:
@@ -92,8 +124,7 @@ def test_every_hyperparameter_has_a_pin_that_turns_red():
 def test_the_tolerance_was_measured_in_every_way():
     """Golden: each pin with each variant, on the same inputs; ten times the largest deviation, and
     still so small that a hyperparameter's third digit is outside."""
-    with pins.ROUNDING.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = pins.rounding_rows()
     assert {row["inputs"] for row in rows} == {"the same"}
     assert {row["pin"] for row in rows} == set(pins.PINS)
     for name in pins.PINS:
@@ -282,10 +313,36 @@ def test_what_is_pinned_of_a_change_by_hand():
     }
 
 
+def test_the_signs_are_of_those_that_moved_farthest(monkeypatch):
+    """Analytic: of four that moved at least half as far as the farthest, the two farthest."""
+    monkeypatch.setattr(pins, "N_SIGNS", 2)
+    assert pins._figures(np.array([5.0, -6.0, 7.0, 1.0, -9.0]))["signs"] == {"2": "+", "4": "-"}
+    assert pins._figures(np.array([5.0, -6.0, 7.0, 1.0, -19.0]))["signs"] == {"4": "-"}
+
+
+def test_pins_are_renewed_and_what_has_changed_is_said(tmp_path, monkeypatch, capsys):
+    """Golden: a new one, the same once more, and one whose policy moves the other way."""
+    made = [made_up_run(), made_up_run(), made_up_run()]
+    bias = made[2].start["weights"]["policy_bias"]
+    made[2].end["weights"]["policy_bias"] = 2 * bias - made[2].end["weights"]["policy_bias"]
+    monkeypatch.setattr(pins, "FOLDER", tmp_path)
+    monkeypatch.setattr(pins, "PINS", {"x": MADE_UP})
+    monkeypatch.setattr(pins, "tolerances", lambda name: TOLERANCE)
+    monkeypatch.setattr(pins, "run", lambda pin: made.pop(0))
+    for said in ("x: new", "x: as it was", "x: "):
+        pins.main()
+        first, *lines = capsys.readouterr().out.splitlines()
+        assert first == said
+        assert pins.load("x")["run"] == "train.py X-v0"
+    assert lines[-1].endswith("policy_bias moves the other way at the entries that move most")
+    assert pins.differences(json.loads((tmp_path / "x.json").read_text()), made_up_run(), TOLERANCE)
+
+
 def test_a_pin_that_was_never_measured_may_not_deviate(tmp_path, monkeypatch):
     """Analytic: only the row of its own tolerance counts."""
     table = tmp_path / "rounding.csv"
     table.write_text(
+        "# made so\n"
         "pin,variant,norm,mean,entries,inputs\n"
         "a,x,1e-6,1e-7,1e-5,the same\n"
         "a,tolerance,1e-5,1e-6,1e-4,the same\n"

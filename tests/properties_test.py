@@ -1,8 +1,8 @@
 """What holds for anything that could be handed in: rewards and ends, gradients, schedules, seeds, records.
 
-Hypothesis chooses the examples, always the same ones (tests/conftest.py). Parameters and their
-validation have such tests beside their others, in tests/params_test.py, and so has the smoothing of
-curves in tests/plot_runs_test.py.
+Hypothesis chooses the examples, always the same ones but in `make test-slow` (tests/conftest.py).
+Parameters and their validation have such tests beside their others, in tests/params_test.py and
+tests/command_line_test.py, and so has the smoothing of curves in tests/plot_runs_test.py.
 """
 
 import csv
@@ -31,6 +31,7 @@ from tests.fakes import FakeStep
 
 quick = settings(max_examples=50)
 rewards = st.floats(-50, 50, width=32)
+ends = st.tuples(st.booleans(), st.booleans())  # terminated, truncated
 discounts = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
 
 
@@ -264,20 +265,24 @@ def test_streams_are_the_same_only_for_the_same_key(a: tuple, b: tuple) -> None:
 
 
 @quick
-@given(st.lists(st.tuples(st.lists(rewards, min_size=1, max_size=6), st.booleans()), max_size=5))
-def test_any_games_are_read_back_from_monitors_file(games: list[tuple[list[float], bool]]) -> None:
-    """Parity: scores and lengths of the games that ended, in order, whatever was paid."""
+@given(st.lists(st.tuples(st.lists(rewards, min_size=1, max_size=6), ends), max_size=5))
+def test_any_games_are_read_back_from_monitors_file(
+    games: list[tuple[list[float], tuple[bool, bool]]],
+) -> None:
+    """Parity: scores and lengths of the games that ended, in order, whatever was paid, and whether
+    they were over or cut off, or were broken off."""
     assume(games)
+    goes_on = (False, False)
     script = iter(
         [
-            (reward, i == len(paid) - 1 and ends)
-            for paid, ends in games
+            (reward, *(end if i == len(paid) - 1 else goes_on))
+            for paid, end in games
             for i, reward in enumerate(paid)
         ]
     )
     env = Pays(0.0)
     env.reset = lambda **_: (None, {})  # type: ignore[method-assign]
-    env.step = lambda action: (None, *next(script), False, {})  # type: ignore[method-assign]
+    env.step = lambda action: (None, *next(script), {})  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "0.0.monitor.csv"
         monitor = Monitor(env, "X-v0", path, 0.0, counts_own_steps=True)
@@ -287,7 +292,7 @@ def test_any_games_are_read_back_from_monitors_file(games: list[tuple[list[float
                 monitor.step(0)
         monitor.close()
         rows = list(csv.DictReader(path.read_text().splitlines()[1:]))
-    ended = [paid for paid, ends in games if ends]
+    ended = [paid for paid, end in games if any(end)]
     assert [int(row["l"]) for row in rows] == [len(paid) for paid in ended]
     scores = [float(row["r"]) for row in rows]
     np.testing.assert_allclose(scores, [sum(paid) for paid in ended], atol=1e-6)

@@ -99,12 +99,17 @@ class Atari:
         )
 
 
+class NoFrames(Exception):
+    """There is nothing to work out by hand."""
+
+
 class Toy:
     """Any other environment that the layers take: a second one of the same id."""
 
     def __init__(self, name: str) -> None:
         self._env: Any = gymnasium.make(name, disable_env_checker=True).unwrapped
-        assert self._env.observation_space.shape[2:] == (3,), f"{name} shows no frames"
+        if self._env.observation_space.shape[2:] != (3,):
+            raise NoFrames(f"{name} shows no frames")
         self.n_actions = int(self._env.action_space.n)
 
     def reset(self, seed: int | None) -> Frame:
@@ -316,6 +321,9 @@ def main(arguments: list[str]) -> int:
     sys.path.insert(0, str(ROOT))
     try:
         by_hand = play(given.env_id, given.steps, given.seed)
+    except NoFrames as error:
+        print(error, file=sys.stderr)
+        return 2
     except AssertionError as error:
         print(f"not the same: {error}", file=sys.stderr)
         return 1

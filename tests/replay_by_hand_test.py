@@ -1,5 +1,6 @@
 """The layers of preprocessing against tests/replay_by_hand.py, which does all of it slowly and from raw frames."""
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from a3c.env import EnvSettings, describe_env
+from a3c.env_process import Host
 from a3c.worker_envs import EnvProcesses
 from tests import replay_by_hand
 from tests.replay_by_hand import ROOT, ByHand, Row, play
@@ -78,22 +80,54 @@ IN_PROCESSES = [
 def test_what_a_worker_gets(env_id: str, n_steps: int, settings: dict, needed: str) -> None:
     """Parity: two environments in processes: slots, final observations, rewards, ends, games and frames."""
     made = EnvSettings(env_id, 7, **settings)
-    by_hand = [
+    envs = EnvProcesses(made, 3, 2, describe_env(made), n_slots=3, first_games=[0, 5])
+    with contextlib.closing(envs):
+        compare_processes(envs, two_by_hand(made, worker=3), n_steps, needed)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "n_steps", "needed"),
+    [
+        (TOY + "ShortBreakout-v0", 250, "lives games truncations"),
+        (TOY + "TruncatedNumbers-v0", 100, "games truncations"),
+    ],
+)
+def test_what_workers_get_that_share_a_process(env_id: str, n_steps: int, needed: str) -> None:
+    """Parity: the same of two workers with two environments each, all four in one process."""
+    made, host = EnvSettings(env_id, 7), Host(2)
+    with contextlib.ExitStack() as stack:
+        both = [
+            stack.enter_context(
+                contextlib.closing(
+                    EnvProcesses(
+                        *(made, worker, 2, describe_env(made)),
+                        n_slots=3,
+                        first_games=[0, 5],
+                        host=host,
+                    )
+                )
+            )
+            for worker in (3, 4)
+        ]
+        for worker, envs in zip((3, 4), both, strict=True):
+            compare_processes(envs, two_by_hand(made, worker), n_steps, needed, worker)
+
+
+def two_by_hand(made: EnvSettings, worker: int) -> list[ByHand]:
+    """A worker's two environments."""
+    return [
         ByHand(
-            *(env_id, 7, 3, env, first_game),
+            *(made.env_id, made.seed, worker, env, first_game),
             clips=made.clip_rewards,
             ends_on_life_loss=made.end_on_life_loss,
         )
         for env, first_game in enumerate([0, 5])
     ]
-    envs = EnvProcesses(made, 3, 2, describe_env(made), n_slots=3, first_games=[0, 5])
-    try:
-        compare_processes(envs, by_hand, n_steps, needed)
-    finally:
-        envs.close()
 
 
-def compare_processes(envs: EnvProcesses, by_hand: list[ByHand], n_steps: int, needed: str) -> None:
+def compare_processes(
+    envs: EnvProcesses, by_hand: list[ByHand], n_steps: int, needed: str, worker: int = 3
+) -> None:
     actions_of = np.random.default_rng(7)
     envs.reset(slot=2)
     for k, one in enumerate(by_hand):
@@ -122,7 +156,7 @@ def compare_processes(envs: EnvProcesses, by_hand: list[ByHand], n_steps: int, n
                 envs.observations[slot, k], expected.observation, err_msg=f"step {step}"
             )
         for game in result.games:
-            assert game.worker == 3
+            assert game.worker == worker
             rows[game.env].append(Row(game.score, game.length))
         assert envs.n_frames == sum(one.n_frames for one in by_hand)
     assert rows == [one.rows for one in by_hand]
@@ -231,6 +265,12 @@ def test_as_a_program() -> None:
     done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True)
     assert "frames and 0 lost lives, the same by hand" in done.stdout
     assert done.stderr == ""
+
+
+def test_what_has_no_frames_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Analytic: nothing of it could be worked out by hand; exit code 2, not that of a difference."""
+    assert replay_by_hand.main(["CartPole-v1", "--steps", "3"]) == 2
+    assert capsys.readouterr().err == "CartPole-v1 shows no frames\n"
 
 
 def test_a_difference_fails_the_program(

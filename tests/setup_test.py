@@ -370,5 +370,23 @@ def test_markers_are_those_of_the_targets() -> None:
     assert [marker.split(":")[0] for marker in options["markers"]] == ["slow", "weekly"]
     assert variable("FAST_TESTS") == "not slow and not weekly"
     assert options["addopts"][-2:] == ["-m", "not weekly"]
-    assert recipe("test-slow") == ["$(VENV_PYTHON) -m pytest -m weekly"]
     assert recipe("check")[-1] == '$(VENV_PYTHON) -m pytest -m "$(FAST_TESTS)"'
+    assert recipe("test-slow")[0] == "$(VENV_PYTHON) -m pytest -m weekly"
+
+
+def test_the_weekly_search_takes_every_test_that_could_find_something() -> None:
+    """Analytic: all files with examples of Hypothesis, under the profile that looks for new ones."""
+    found = [
+        path
+        for path in (ROOT / "tests").glob("*_test.py")
+        if re.search("^(import|from) hypothesis", path.read_text(), flags=re.MULTILINE)
+    ]
+    assert '--hypothesis-profile "new ones"' in recipe("test-slow")[1]
+    names = variable("SEARCHED").partition("_test.py,")[2].rstrip(")").split()
+    assert sorted(path.name.removesuffix("_test.py") for path in found) == names
+
+
+def test_the_tests_of_a_week_have_an_hour() -> None:
+    """Analytic: the workflow ends them then; the rest of its time is for the set-up."""
+    weekly = WORKFLOW.partition("  weekly:")[2]
+    assert re.findall(r"timeout-minutes: (\d+)", weekly) == ["75", "60"]
