@@ -25,6 +25,7 @@ def memory_of_a_game(game: str, n_games_before: int) -> np.ndarray:
     return np.array(memory)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     ("game", "keeps"),
     [
