@@ -30,10 +30,11 @@ import re
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from a3c.command_line import Parser
 from a3c.params import BadInput
 from a3c.run_dir import ARGS, MONITOR
 
@@ -525,11 +526,6 @@ def title_of(runs: Sequence[Run]) -> str:
     return ", ".join(sorted(titles))
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(message)
-
-
 def number(text: str) -> int:
     """A number from 1 on, which is also "raw"."""
     n = 1 if text == "raw" else int(text)
@@ -540,7 +536,7 @@ def number(text: str) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line; BadInput where it makes no sense."""
-    parser = _Parser("plot_runs.py", description="Learning curves of runs.", allow_abbrev=False)
+    parser = Parser("plot_runs.py", description="Learning curves of runs.", allow_abbrev=False)
     add = parser.add_argument
     # fmt: off
     add("paths", nargs="+", type=pathlib.Path, help="run folders, or monitor files")

@@ -13,11 +13,12 @@ import itertools
 import pathlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from a3c import env, preprocessing, screens, seeding, views
+from a3c.command_line import Parser
 from a3c.params import BadInput
 
 if TYPE_CHECKING:
@@ -49,13 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(message)
-
-
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog="preprocessing_play.py",
         description="Play a game through the agent's eyes. Arrow keys and space play, Escape ends.",
         allow_abbrev=False,

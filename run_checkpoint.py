@@ -18,9 +18,10 @@ import os
 import pathlib
 import sys
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from a3c.appending import why_unwritable
+from a3c.command_line import Parser
 from a3c.params import BadInput
 
 if TYPE_CHECKING:
@@ -70,13 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(message)
-
-
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog="run_checkpoint.py",
         usage="python3 run_checkpoint.py [env_id] checkpoint [flags]",
         description="Watch a trained agent play, film it, and measure how good it is.",

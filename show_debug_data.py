@@ -17,13 +17,14 @@ import pathlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from a3c import debug_dump, debug_wrappers
+from a3c.command_line import Parser
 from a3c.debug_dump import Damaged, Record
 from a3c.params import BadInput
 
@@ -71,13 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="show_debug_data.py",
         description="List the dumps of a --debug log, and draw them.",
         epilog="A damaged line is named by its number on stderr, and the rest is still read.",

@@ -108,13 +108,15 @@ def resumed(saved: ParsedParams, given: dict[str, Any]) -> ParsedParams:
     return ParsedParams(params, saved.sources | dict.fromkeys(changed, "command line"))
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Any program's here: what is wrong is for its caller to say."""
+
     def error(self, message: str) -> NoReturn:
         raise BadInput(message)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="train.py",
         usage="python3 train.py [flags] env_id, or python3 train.py --resume FOLDER [flags]",
         description="Train A3C. In brackets: the default under each preset; unit; source.",

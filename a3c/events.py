@@ -8,7 +8,7 @@ event, behind which nothing is read.
 import contextlib
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -28,7 +28,7 @@ class Events:
         """Write some; with `flush`, to the disk now, for which a broken file is replaced."""
         if self.error and not flush:
             return
-        try:
+        with self._lost_without_a_disk():
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(str(self._folder))
             with self._writer.as_default(step=n_steps):
@@ -37,26 +37,19 @@ class Events:
             if flush:
                 self._writer.flush()
             self.error = None
-        except (tf.errors.OpError, OSError) as error:
-            self._give_up(error)
 
     def flush(self) -> None:
         """Have what was written on the disk."""
-        try:
+        with self._lost_without_a_disk():
             if self._writer is not None:
                 self._writer.flush()
-        except (tf.errors.OpError, OSError) as error:
-            self._give_up(error)
 
     def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         if self._writer is None:
             return
-        try:
-            with self._writer.as_default(step=n_steps):
-                for name, array in arrays.items():
-                    tf.summary.histogram(name, array)
-        except (tf.errors.OpError, OSError) as error:
-            self._give_up(error)
+        with self._lost_without_a_disk(), self._writer.as_default(step=n_steps):
+            for name, array in arrays.items():
+                tf.summary.histogram(name, array)
 
     def start_session(self, n_steps: int) -> None:
         """Have TensorBoard drop what others wrote beyond so many steps.
@@ -66,22 +59,25 @@ class Events:
         start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
         now = time.time()
         path = self._folder / f"events.out.tfevents.{int(now)}"
-        try:
-            with tf.io.TFRecordWriter(str(path)) as writer:
-                for event in (
-                    tf.compat.v1.Event(wall_time=now, file_version="brain.Event:2"),
-                    # It drops this step and what comes after; at the second start that it sees,
-                    # for it takes the first one for the run's own, which ours has none of.
-                    *[tf.compat.v1.Event(wall_time=now, step=n_steps + 1, session_log=start)] * 2,
-                ):
-                    writer.write(event.SerializeToString())
-        except (tf.errors.OpError, OSError) as error:
-            self._give_up(error)
+        with self._lost_without_a_disk(), tf.io.TFRecordWriter(str(path)) as writer:
+            for event in (
+                tf.compat.v1.Event(wall_time=now, file_version="brain.Event:2"),
+                # It drops this step and what comes after; at the second start that it sees,
+                # for it takes the first one for the run's own, which ours has none of.
+                *[tf.compat.v1.Event(wall_time=now, step=n_steps + 1, session_log=start)] * 2,
+            ):
+                writer.write(event.SerializeToString())
 
     def close(self) -> None:
-        try:
+        with self._lost_without_a_disk():
             if self._writer is not None:
                 self._writer.close()
+
+    @contextlib.contextmanager
+    def _lost_without_a_disk(self) -> Iterator[None]:
+        """What cannot be written in here is lost."""
+        try:
+            yield
         except (tf.errors.OpError, OSError) as error:
             self._give_up(error)
 
