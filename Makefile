@@ -24,6 +24,8 @@ PEER_READY := .peer/ready
 AUDIT_READY := .audit/ready-$(PIP_AUDIT_VERSION)
 
 FAST_TESTS := not slow and not weekly
+# Whole files side by side, on few processes: each loads TensorFlow.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 # Those that Hypothesis chooses examples for.
 SEARCHED := $(addprefix tests/,$(addsuffix _test.py,command_line losses params plot_runs properties))
 
@@ -40,13 +42,13 @@ train: $(RUNTIME_READY) ## set up, then train: Pong with 16 workers, or make tra
 	$(VENV_PYTHON) train.py $(ARGS)
 
 test: $(DEV_READY) ## set up, then run the test suite
-	$(VENV_PYTHON) -m pytest
+	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE)
 
 check: $(DEV_READY) ## format, lint, types and the fast tests
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m mypy
-	$(VENV_PYTHON) -m pytest -m "$(FAST_TESTS)"
+	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "$(FAST_TESTS)"
 
 test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs them once a week
 	$(VENV_PYTHON) -m pytest -m weekly
@@ -58,7 +60,7 @@ mutants: $(DEV_READY) ## break a3c/ in every small way and see the tests fail; h
 bench: $(RUNTIME_READY) $(PEER_READY) ## throughput beside a peer's and the machine's limit; BENCH=--anyway on a busy machine
 	$(VENV_PYTHON) -m benchmarks.bench $(BENCH)
 
-bench-long: $(RUNTIME_READY) ## memory over a million steps, start-up, CartPole
+bench-long: $(RUNTIME_READY) ## memory over a million steps, start-up, CartPole, evaluations beside training
 	$(VENV_PYTHON) -m benchmarks.long $(BENCH)
 
 bench-scaling: $(RUNTIME_READY) ## throughput and memory over workers and environments

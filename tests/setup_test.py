@@ -177,7 +177,7 @@ INSTALL_PIPENV = [
     + variable("PIPENV_VERSION"),
 ]
 TRAIN = ".venv/bin/python train.py " + variable("ARGS")
-TEST = ".venv/bin/python -m pytest"
+TEST = ".venv/bin/python -m pytest " + variable("SIDE_BY_SIDE")
 
 
 class Project:
@@ -370,7 +370,7 @@ def test_markers_are_those_of_the_targets() -> None:
     assert [marker.split(":")[0] for marker in options["markers"]] == ["slow", "weekly"]
     assert variable("FAST_TESTS") == "not slow and not weekly"
     assert options["addopts"][-2:] == ["-m", "not weekly"]
-    assert recipe("check")[-1] == '$(VENV_PYTHON) -m pytest -m "$(FAST_TESTS)"'
+    assert recipe("check")[-1] == '$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "$(FAST_TESTS)"'
     assert recipe("test-slow")[0] == "$(VENV_PYTHON) -m pytest -m weekly"
 
 
