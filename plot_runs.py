@@ -18,7 +18,8 @@ What remains is how unevenly they stepped. For 2.6M steps of Pong on 16 environm
 true counts in progress.csv: adding up is 11,000 steps low (from 4,200 to 23,900, games being of
 1,230 on average); this is off by 40 on average, 930 in standard deviation, 3,200 at most. The game
 that an environment has under way at the end counts up to its last game's length. Steps of games
-that a stop cut short are in no file, so everything after a resume reads low by theirs.
+that a stop cut short are in no file, so everything after a resume reads low by theirs. Hours are
+those of the training: our `t` leaves out the time that a run stood still.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from a3c import atari_scores
 from a3c.command_line import Parser
 from a3c.params import BadInput
 from a3c.run_dir import ARGS, MONITOR
@@ -153,7 +155,10 @@ def parse_monitor(text: str) -> MonitorFile:
     if np.any(np.diff(seconds) < 0):
         seconds = never_falling(seconds)
         words.append("its t falls back, as after a restart: counted on from there")
-    env_id = one_line(env_id)[:100] if isinstance(env_id, str) else None
+    # Stable-Baselines3's Monitor writes these where an environment has no id.
+    if not isinstance(env_id, str) or env_id in ("None", "Unknown"):
+        env_id = None
+    env_id = env_id and one_line(env_id)[:100]
     return MonitorFile(env_id, t_start, scores, lengths, seconds, words)
 
 
@@ -169,8 +174,9 @@ def parse_game(line: str) -> tuple[float, float, float] | None:
 
 
 def never_falling(seconds: np.ndarray) -> np.ndarray:
-    """Times whose falls take no time at all: 10, 30, 5, 15 → 10, 30, 30, 40."""
-    return np.cumsum(np.maximum(np.diff(seconds, prepend=0.0), 0.0))
+    """Times that began anew go on from there: 10, 30, 5, 15 → 10, 30, 35, 45."""
+    spans = np.diff(seconds, prepend=0.0)
+    return np.cumsum(np.where(spans < 0, seconds, spans))
 
 
 def merge(files: Sequence[MonitorFile]) -> Games:
@@ -335,7 +341,8 @@ def load(path: pathlib.Path, frames_per_l: int | None) -> Run | None:
 
 def describe(path: pathlib.Path, env_id: str, games: Games, frames_per_l: int | None) -> Run:
     """What a run's games are of: as args.json says, or else as far as the id does."""
-    is_atari = not env_id or game_name(env_id) in GAMES or re.search("NoFrameskip|^ALE/", env_id)
+    is_known = atari_scores.scale_of(f"{game_name(env_id)}-v4") is not None
+    is_atari = not env_id or is_known or re.search("NoFrameskip|^ALE/", env_id)
     skip = FRAME_SKIP if is_atari else 1
     steps_per_l = None if is_atari and frames_per_l is None else (frames_per_l or 1) / skip
     # Registered without sticky actions; others may be made with any.

@@ -26,6 +26,7 @@ FIGURES = (
     "misc/lr",
     "misc/policy_lag_mean",  # updates of others between a worker's copy and its own
     "misc/policy_lag_max",
+    "misc/cpu_hours",  # of all processes on all cores, before a resumption too
     "misc/env_restarts",  # times that a worker got a new environment process
     "rl/episode_reward_mean_100",  # whole games as Monitor sees them, here and in the next two
     "rl/episode_length_mean_100",

@@ -24,6 +24,7 @@ class Position(NamedTuple):
     workers: list[WorkerPosition]
     log_bytes: int  # length of log.txt
     n_env_restarts: int = 0  # of those that log.txt tells of
+    cpu_seconds: int = 0  # of all its processes
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict() | {"workers": [w._asdict() for w in self.workers]}
@@ -33,10 +34,10 @@ def from_json(content: object) -> Position:
     """The inverse of to_json; ValueError on what that could not have written."""
     if not (
         isinstance(content, dict)
-        # Restarts were not always counted.
-        and set(content) | {"n_env_restarts"} == set(Position._fields)
+        # What has a default was not always counted.
+        and set(content) | set(Position._field_defaults) == set(Position._fields)
         and isinstance(content["workers"], list)
-        and _are_counts([content["log_bytes"], content.get("n_env_restarts", 0)])
+        and _are_counts([n for name, n in content.items() if name != "workers"])
         and all(map(_is_worker, content["workers"]))
     ):
         raise ValueError("its position is missing or of the wrong type")

@@ -14,6 +14,7 @@ import math
 import os
 import pathlib
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
@@ -52,7 +53,10 @@ class Standing(NamedTuple):
     n_rows: list[list[int]]  # of each worker's environments, games in its monitor file
     last_games: list[tuple[float, int]]  # score and length
     n_env_restarts: int
-    t_start: float | None  # from which monitor files count their seconds; None: there is none yet
+    cpu_seconds: int
+    # From which monitor files count their seconds, the time that the run stood still left out;
+    # None: they have none yet.
+    t_start: float | None
 
 
 def open_run(asked: command_line.Resume) -> Run:
@@ -218,13 +222,18 @@ def _standing(run: Run) -> Standing:
         for worker in range(p.n_workers)
     ]
     starts = [_t_start(_monitor_file(run.folder, *key)) for key in games]
+    # Where no game has ended, files that are to come count from the same moment as those there are.
+    t_start = next((start for start in starts if start is not None), None)
+    if by_time:
+        t_start = time.time() - by_time[-1][2]
     return Standing(
         next_games=[worker.next_games for worker in workers] if workers else None,
         generators=[worker.generator for worker in workers] if workers else None,
         n_rows=n_rows,
         last_games=[(score, length) for score, length, _ in by_time[-GAMES_IN_MEAN:]],
         n_env_restarts=_n_env_restarts(run),
-        t_start=next((start for start in starts if start is not None), None),
+        cpu_seconds=run.info.position.cpu_seconds if run.info and run.info.position else 0,
+        t_start=t_start,
     )
 
 

@@ -7,13 +7,14 @@ is written into it before training starts:
     args.json     every parameter, where it came from, and what was found out of the environment
     command.txt   the command, to be pasted
     git.txt       revision and uncommitted difference of the code
-    versions.txt  Python, packages, machine
+    versions.txt  the code's digest, Python, packages, machine
     lock          held by the process that trains in the folder
     monitor/      checkpoints/
 """
 
 import contextlib
 import fcntl
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -30,6 +31,7 @@ from a3c import cores
 from a3c.params import BadInput, Params, ParsedParams, from_json, to_json
 
 ARGS = "args.json"
+VERSIONS = "versions.txt"
 LOCK = "lock"
 MONITOR = "monitor"
 CHECKPOINTS = "checkpoints"
@@ -77,7 +79,7 @@ def create(
         ),
         "command.txt": shlex.join(["python3", "train.py", *argv]),
         "git.txt": _git_state(code),
-        "versions.txt": _versions(),
+        VERSIONS: "\n".join([f"code: {digest_of(code)}", *_versions()]),
     }
     made: list[pathlib.Path] = []
     try:
@@ -137,7 +139,11 @@ def record_resumption(
     folder: pathlib.Path, args: RunArgs, resumed: Mapping[str, Any], code: pathlib.Path = _CODE
 ) -> None:
     """Write args.json anew, with one more note of how the run went on."""
-    note = dict(resumed) | {"revision": _short_revision(code), "time": time.strftime("%F %T %z")}
+    note = dict(resumed) | {
+        "revision": _short_revision(code),
+        "code": digest_of(code),
+        "time": time.strftime("%F %T %z"),
+    }
     content = to_json(ParsedParams(args.params, args.sources)) | {
         "environment": args.environment,
         "resumed": [*args.resumed, note],
@@ -281,7 +287,17 @@ def _git_state(code: pathlib.Path) -> str:
     return "\n".join(lines)
 
 
-def _versions() -> str:
+def digest_of(code: pathlib.Path) -> str:
+    """Of the sources that train, committed or not: the same only where these are."""
+    digest = hashlib.sha256()
+    for path in [*sorted(code.glob("a3c/*.py")), code / "train.py"]:
+        with contextlib.suppress(OSError):
+            data = path.read_bytes()
+            digest.update(f"{path.name} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
+
+
+def _versions() -> list[str]:
     lines = [
         f"python: {platform.python_version()} ({platform.python_implementation()})",
         f"platform: {platform.platform()}",
@@ -295,7 +311,7 @@ def _versions() -> str:
         for dist in importlib.metadata.distributions()
         if dist.name
     }
-    return "\n".join(lines + sorted(packages, key=str.lower))
+    return lines + sorted(packages, key=str.lower)
 
 
 def _cpu_model() -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from a3c import checkpoint_files, failure, logs, optimizer, resume
+from a3c import checkpoint_files, cores, failure, logs, optimizer, resume
 from a3c.checkpoint import CannotSave, Checkpointer
 from a3c.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.params import Params
@@ -62,12 +62,14 @@ class Watch:
         self._last_measurement: Measurement | None = None
         self._failure: Failure | None = None
         self._n_env_restarts = 0
+        self._cpu_seconds_before = 0  # those of the run before it was resumed
         self._row_counts, self._row_time = shared.counters.read(), time.monotonic()
 
     def take_over(self, standing: resume.Standing) -> None:
         """Go on with what the logs need of a run that is resumed."""
         self._last_games.extend(standing.last_games)
         self._n_env_restarts = standing.n_env_restarts
+        self._cpu_seconds_before = standing.cpu_seconds
 
     def run(self) -> int:
         """Start the workers, watch them to their end, save; returns the exit status."""
@@ -129,7 +131,11 @@ class Watch:
             [*(worker.position for worker in self._workers), *not_made],
             self._log.n_bytes(),
             self._n_env_restarts,
+            int(np.nan_to_num(self._cpu_seconds())),
         )
+
+    def _cpu_seconds(self) -> float:
+        return self._cpu_seconds_before + cores.seconds_used()
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
         next_row = time.monotonic() + self._params.manager_wake_interval_seconds
@@ -215,6 +221,7 @@ class Watch:
             ),
             "misc/policy_lag_mean": lag_mean,
             "misc/policy_lag_max": lag_max,
+            "misc/cpu_hours": self._cpu_seconds() / 3600,
             "misc/env_restarts": self._n_env_restarts,
             "rl/episode_reward_mean_100": score,
             "rl/episode_length_mean_100": length,

@@ -2,7 +2,8 @@
 
 What it takes to judge a run and to play its agent, small enough to be committed:
 
-    run.json        revision, steps, games, hours where the machine was its own, processor's hours
+    run.json        revision, steps, games, the processor's hours, and those of the clock where the
+                    machine was its own
     command.txt     args.json, versions.txt: as the run folder has them
     progress.csv.gz and monitor/*.monitor.csv.gz: every row, every game
     checkpoints/    the last weights, without RMSProp's statistics
@@ -10,12 +11,14 @@ What it takes to judge a run and to play its agent, small enough to be committed
 
 Refused, for a figure must lead back to what made it: a run that is under way, that failed, or whose
 files do not agree; one that began from a checkpoint of another; one of uncommitted code (but for a
-patch of results/ablations/ that is named) or of several revisions; hours of a run that was resumed.
+patch of results/ablations/ that is named), or that went on with other code than it began with.
 """
 
 import argparse
+import csv
 import gzip
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -50,7 +53,7 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
     facts = facts_of(run, options)
     try:
         into.mkdir(parents=True)
-        for name in ("command.txt", run_dir.ARGS, "versions.txt"):
+        for name in ("command.txt", run_dir.ARGS, run_dir.VERSIONS):
             shutil.copyfile(run / name, into / name)
         squeeze(run / "progress.csv", into)
         (into / run_dir.MONITOR).mkdir()
@@ -73,10 +76,6 @@ def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
         raise BadInput(f"{run} began from a checkpoint of another run")
     if pathlib.Path(args.params.log_dir or "").is_absolute():
         raise BadInput(f"{run} was given an absolute --log_dir, which stands in its files")
-    if options.alone and args.resumed:
-        raise BadInput(f"{run} was resumed: its hours have pauses in them, so they are not told")
-    if not options.alone and options.cpu_hours is None:
-        raise BadInput("how long it took: --alone or --cpu_hours")
     if (run / failure.FOLDER).exists():
         raise BadInput(f"{run} failed: see {run / failure.FOLDER}")
     info, problems = checkpoint_files.newest_whole(run / run_dir.CHECKPOINTS)
@@ -85,18 +84,24 @@ def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
         problems += [f"{path}: {word}" for word in words]
     if problems:
         raise BadInput(problems[0])
-    last_row = (run / "progress.csv").read_text(encoding="utf-8").split()[-1]
-    if last_row.split(",")[0] != str(info.counters["steps"]):
+    with (run / "progress.csv").open(encoding="utf-8", newline="") as file:
+        *_, last_row = csv.DictReader(file)
+    if last_row["misc/steps"] != str(info.counters["steps"]):
         raise BadInput(f"{run} was cut off: its last row and its last checkpoint differ")
     loaded = plot_runs.load(run, None)
     if loaded is None:
         raise BadInput(f"{run} has no games")
-    revision = revision_of(run / "git.txt", options.patch)
+    cpu_hours = float(last_row.get("misc/cpu_hours", "nan"))
+    if math.isnan(cpu_hours) and not options.alone:
+        raise BadInput(
+            f"{run} has not counted its processor's hours, and its own only count --alone"
+        )
+    code = (run / run_dir.VERSIONS).read_text(encoding="utf-8").splitlines()[0]
     for resumption in args.resumed:
-        if not revision.startswith(resumption["revision"]):
-            raise BadInput(f"{run} went on with other code: {resumption['revision']}")
+        if f"code: {resumption.get('code')}" != code:
+            raise BadInput(f"{run} went on with other code, of {resumption['revision']}")
     return {
-        "revision": revision,
+        "revision": revision_of(run / "git.txt", options.patch),
         "patch": options.patch and options.patch.name,
         "env_id": args.params.env_id,
         "sticky_actions": loaded.sticky_actions,
@@ -105,7 +110,7 @@ def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
         "games": info.counters["games"],
         "resumed": len(args.resumed),
         "hours": round(float(loaded.games.seconds[-1]) / 3600, 3) if options.alone else None,
-        "cpu_hours": options.cpu_hours,
+        "cpu_hours": None if math.isnan(cpu_hours) else round(cpu_hours, 3),
     }
 
 
@@ -169,7 +174,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("run", type=pathlib.Path, help="its run folder")
     add("into", type=pathlib.Path, help="a new folder under results/")
     add("--alone", action="store_true", help="it had the machine to itself: its hours count")
-    add("--cpu_hours", type=float, help="of all its processes, as the system counted them")
     add("--patch", type=pathlib.Path, help="what its code differed by: results/ablations/….patch")
     add("--no_agent", action="store_true", help="curves only: a run of a study")
     try:

@@ -25,6 +25,7 @@ COLUMNS = [
     "misc/lr",
     "misc/policy_lag_mean",
     "misc/policy_lag_max",
+    "misc/cpu_hours",
     "misc/env_restarts",
     "rl/episode_reward_mean_100",
     "rl/episode_length_mean_100",
@@ -149,7 +150,7 @@ def test_without_a_terminal_there_is_one_line_an_interval_and_no_bar(tmp_path, c
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "traced",
-        "1,000 steps  1004 steps/s  1012 games  last 100: 1010.00",
+        "1,000 steps  1004 steps/s  1014 games  last 100: 1011.25",
         "2,000 steps  512 steps/s  7 games  last 100: nan",
     ]
     assert err == "a worker failed:\nat line 3\n"

@@ -90,7 +90,7 @@ def run(tmp_path, monkeypatch):
     rows = "".join(f"{score}.0,{score},{score / 10}\n" for score in (20, 21, 26))
     monitor = '#{"t_start": 5.0, "env_id": "CartPole-v1"}\nr,l,t\n' + rows
     (folder / "monitor/0.0.monitor.csv").write_text(monitor)
-    (folder / "progress.csv").write_text("misc/steps,misc/lr\n70,0.1\n")
+    (folder / "progress.csv").write_text("misc/steps,misc/cpu_hours\n70,0.5\n")
     set_code(folder)
     return folder
 
@@ -104,7 +104,7 @@ def test_a_run_is_published(run, monkeypatch, capsys):
     """Golden: curves, settings, weights and games of a fresh seed; no statistics, no paths."""
     monkeypatch.setattr(publish, "N_GAMES", 2)
     monkeypatch.setattr(publish, "revision_here", lambda: "cd" * 20)
-    assert publish.main([str(run), "results/pole-s3", "--alone", "--cpu_hours", "0.5"]) == 0
+    assert publish.main([str(run), "results/pole-s3", "--alone"]) == 0
     into = pathlib.Path("results/pole-s3")
     assert json.loads((into / "run.json").read_text()) == {
         "revision": "ab" * 20,
@@ -135,7 +135,7 @@ def test_a_run_is_published(run, monkeypatch, capsys):
 def test_curves_alone(run):
     """Golden: a run of a study needs no agent; the same content gives the same bytes."""
     for name in ("a", "b"):
-        assert publish.main([str(run), f"results/{name}", "--no_agent", "--cpu_hours", "1"]) == 0
+        assert publish.main([str(run), f"results/{name}", "--no_agent"]) == 0
     a, b = (
         {p.relative_to(f"results/{name}"): p.read_bytes() for p in files}
         for name in ("a", "b")
@@ -146,11 +146,10 @@ def test_curves_alone(run):
 
 
 def test_what_leads_nowhere_is_refused(run, capsys):
-    """Golden: one line, and no folder: code that nobody has, hours with pauses in them, a run under way."""
+    """Golden: one line, and no folder: code that nobody has, or other code on the way, a run under way."""
 
     def refusal(*flags: str) -> str:
-        how = ["--no_agent", "--cpu_hours", "1", *flags]
-        assert publish.main([str(run), "results/x", *how]) == 2
+        assert publish.main([str(run), "results/x", "--no_agent", *flags]) == 2
         assert not pathlib.Path("results/x").exists()
         return capsys.readouterr().err
 
@@ -170,24 +169,26 @@ def test_what_leads_nowhere_is_refused(run, capsys):
         assert "is in use" in refusal()
     text = (run / "args.json").read_text()
     args = json.loads(text)
-    for resumed, words in ((["abab"], "pauses in them"), (["abab", "cdcd"], "other code: cdcd")):
-        notes = [{"from": 70, "revision": revision} for revision in resumed]
-        (run / "args.json").write_text(json.dumps(args | {"resumed": notes}))
-        assert words in refusal(*(["--alone"] if len(resumed) == 1 else []))
+    notes = [
+        {"revision": "abab", "code": run_dir.digest_of(ROOT)},
+        {"revision": "cdcd", "code": "x"},
+    ]
+    (run / "args.json").write_text(json.dumps(args | {"resumed": notes}))
+    assert "went on with other code, of cdcd" in refusal()
     args["params"]["load_ckpt"] = "runs/before"
     (run / "args.json").write_text(json.dumps(args))
     assert "began from a checkpoint of another run" in refusal()
     (run / "args.json").write_text(text)
     for path, more, words in (
-        ("progress.csv", "75,0.1\n", "its last row and its last checkpoint differ"),
+        ("progress.csv", "75,0.6\n", "its last row and its last checkpoint differ"),
         ("monitor/0.0.monitor.csv", "1.0,2", "its last line is cut off"),
     ):
         whole = (run / path).read_text()
         (run / path).write_text(whole + more)
         assert words in refusal()
         (run / path).write_text(whole)
-    assert publish.main([str(run), "results/x", "--no_agent"]) == 2
-    assert "--alone or --cpu_hours" in capsys.readouterr().err
+    (run / "progress.csv").write_text("misc/steps\n70\n")
+    assert "has not counted its processor's hours" in refusal()
     (run / "failure").mkdir()
     assert "failed: see" in refusal()
     (run / "args.json").unlink()

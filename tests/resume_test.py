@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from a3c import (
 )
 from a3c.params import BadInput
 from tests import processes
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 DRAWN = "tests.toys:toys/Drawn-v0"
 BRITTLE = "tests.toys:toys/Brittle-v0"
@@ -501,6 +504,26 @@ def test_rows_of_restarts_that_are_given_up_are_cut(copy):
     assert standing.n_env_restarts == 0
 
 
+def test_the_time_that_a_run_stood_still_does_not_count(copy, monkeypatch):
+    """Analytic: games go on from the last one's second, whatever hour it is; and so does the
+    processor's time. A run without games has files that count from its start."""
+    last = max(
+        float(line.split(",")[2])
+        for path in copy.glob("monitor/*")
+        for line in path.read_text().splitlines()[2:]
+    )
+    monkeypatch.setattr(resume, "time", types.SimpleNamespace(time=lambda: 5e9))
+    run = open_run("--n_steps", "90")
+    run = run._replace(info=run.info._replace(position=run.info.position._replace(cpu_seconds=30)))
+    standing = resume.cut_back(run, [])
+    assert standing.t_start == pytest.approx(5e9 - last, abs=0.01)
+    assert standing.cpu_seconds == 30
+    for path in copy.glob("monitor/*"):
+        head = path.read_text().splitlines(keepends=True)[:2]
+        path.write_text("".join(head))
+    assert resume._standing(run).t_start == json.loads(head[0][1:])["t_start"]
+
+
 def test_a_restored_run_has_games_of_its_own(copy):
     """Analytic: by the count of games; after abandoned ones, whose numbers are beyond that, by these."""
     saved = info("run")
@@ -520,7 +543,8 @@ def test_the_folder_keeps_a_record_of_each_resumption(copy):
     assert second["n_steps"] == 80
     assert second["command"] == "python3 train.py --resume run --n_steps 90"
     assert second["changed"] == {"n_steps": [80, 90]}
-    assert set(second) == {"n_steps", "command", "changed", "revision", "time"}
+    assert set(second) == {"n_steps", "command", "changed", "revision", "code", "time"}
+    assert second["code"] == run_dir.digest_of(ROOT)
     assert run_dir.read_args(copy).params.n_steps == 90
 
 
@@ -598,12 +622,12 @@ WORKER = {"generator": GENERATOR, "next_games": [3, 4], "n_rows": [3, 3]}
 
 
 def test_a_position_survives_json():
-    """Analytic: to the last of 128 bits; where restarts were not counted yet, there were none."""
-    whole = position.Position([position.WorkerPosition(**WORKER)] * 2, 1000, 7)
+    """Analytic: to the last of 128 bits; what was not counted yet is none."""
+    whole = position.Position([position.WorkerPosition(**WORKER)] * 2, 1000, 7, 50)
     content = json.loads(json.dumps(whole.to_json()))
     assert position.from_json(content) == whole
-    del content["n_env_restarts"]
-    assert position.from_json(content) == whole._replace(n_env_restarts=0)
+    del content["n_env_restarts"], content["cpu_seconds"]
+    assert position.from_json(content) == whole._replace(n_env_restarts=0, cpu_seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -615,6 +639,7 @@ def test_a_position_survives_json():
         {"log_bytes": True},
         {"n_env_restarts": -1},
         {"n_env_restarts": 1.0},
+        {"cpu_seconds": -1},
         {"more": 1},
         {"workers": [WORKER | {"next_games": []}]},
         {"workers": [WORKER | {"next_games": [1.0, 2]}]},

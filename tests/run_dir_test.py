@@ -16,6 +16,7 @@ from a3c import command_line, params, run_dir
 from a3c.params import BadInput
 
 PONG = "PongNoFrameskip-v4"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONTENT = ["args.json", "checkpoints", "command.txt", "git.txt", "monitor", "versions.txt"]
 
 
@@ -249,13 +250,34 @@ def test_a_repository_without_a_commit_is_told(outside):
 
 
 def test_versions_tell_python_packages_and_machine():
-    """Analytic: this interpreter, a package that is surely there, the processor and its cores."""
-    text = (create() / "versions.txt").read_text()
+    """Analytic: the code, this interpreter, a package that is surely there, processor and cores."""
+    text = (create(code=ROOT) / "versions.txt").read_text()
+    assert text.startswith(f"code: {run_dir.digest_of(ROOT)}\n")
     assert f"python: {sys.version.split()[0]} " in text
     assert f"    pytest=={pytest.__version__}\n" in text
     assert re.search(rf"^cores: {os.cpu_count()}, usable: [1-9]", text, re.MULTILINE)
     assert re.search(r"^cpu: \S", text, re.MULTILINE)
     assert re.search(r"^platform: \S", text, re.MULTILINE)
+
+
+def test_the_codes_digest_is_of_what_trains(tmp_path):
+    """Analytic: another byte of a module or of train.py, or a module's other name; not a test's."""
+    (tmp_path / "a3c").mkdir()
+    digests = [run_dir.digest_of(tmp_path)]
+    for name, text in {
+        "a3c/one.py": "1",
+        "train.py": "1",
+        "a3c/two.py": "",
+        "a3c/three.py": "",
+        "README.md": "1",
+        "run_checkpoint.py": "1",
+    }.items():
+        (tmp_path / name).write_text(text)
+        digests.append(run_dir.digest_of(tmp_path))
+    assert len(set(digests)) == 5
+    assert digests[4:] == [digests[4]] * 3
+    (tmp_path / "a3c/one.py").write_text("2")
+    assert run_dir.digest_of(tmp_path) not in digests
 
 
 def refused(*argv: str, words: str) -> None:

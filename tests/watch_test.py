@@ -90,6 +90,7 @@ def watched(signals, monkeypatch):
     """A watch over nothing; its clock stands still at 100 s until told otherwise."""
     clock = [100.0]
     monkeypatch.setattr(watch, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(watch.cores, "seconds_used", lambda: 18.9)
     schedule = ["--lr_schedule", "linear", "--lr_decay_to_zero_by_n_steps", "400"]
     more = ["--initial_lr", "0.5", "--n_steps", "400", "--detailed_logs"]
     parsed = command_line.parse([*schedule, *more, "Numbered-v0"])
@@ -115,6 +116,7 @@ def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched):
     position = watched.watch._read_position()
     assert watched.log.games == [(105, 3.0, 5)]
     assert position.n_env_restarts == 1
+    assert position.cpu_seconds == 18
     assert watched.log.did[-2:] == ["flush", "n_bytes"]
 
 
@@ -173,6 +175,7 @@ def test_an_interval_in_which_nothing_happened(watched):
         "misc/updates": 20,
         "misc/steps_per_second": 0,
         "misc/lr": 0.375,  # a quarter of the way down
+        "misc/cpu_hours": 18.9 / 3600,
         "misc/env_restarts": 0,
         "rl/episodes": 4,
         "rl/episode_value_mean": 9.0,  # of the latest episode, whenever that ended
