@@ -224,14 +224,14 @@ class LocalNetwork:
 
     def __init__(self, shared: SharedState, traced: Traced) -> None:
         self.weights = _copy_of(shared.weights)
-        self.act = _bound(traced.act, self.weights)
+        self.act = bound(traced.act, self.weights)
         self.evaluate_last = functools.partial(traced.evaluate_last, self.weights)
-        self.learn = _bound(traced.learn, self.weights)
+        self.learn = bound(traced.learn, self.weights)
         self.learn_anew = functools.partial(traced.learn_anew, self.weights)
         self.measure = functools.partial(traced.measure, self.weights)
 
 
-def _bound(function: Any, weights: Weights) -> Callable:
+def bound(function: Any, weights: Weights | Sequence[Weights]) -> Callable:
     """The traced function with these weights, called past TensorFlow's sorting of the arguments.
 
     That takes a fifth of the time of acting on one state, all of it under Python's lock. So nothing

@@ -42,7 +42,7 @@ def train(
     `standing` is there if the run is resumed in its own folder. `is_taken_over`: has another run
     its folder there?
     """
-    _keep_freed_memory()
+    keep_freed_memory()
     with kept_from_new_threads():
         network.start_tensorflow()
     counts = Counts(**restore_from.counters) if restore_from else Counts()
@@ -104,7 +104,7 @@ def train(
         log.close()
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Have glibc keep the large blocks that TensorFlow frees, for the next update to take again,
     and take them from huge pages, where the system gives these to who asks.
 

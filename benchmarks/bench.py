@@ -11,6 +11,7 @@ that the README's table.
 
 import argparse
 import contextlib
+import importlib.metadata
 import json
 import pathlib
 import platform
@@ -24,13 +25,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import calibration, contenders, machine, report
-from benchmarks.contenders import Peer, PeerSetting, Setting, Trainer
+from benchmarks.contenders import CallsSetting, PeerSetting, Server, Setting, Trainer
 
+# Of ours; the peer's are in requirements.txt.
+PACKAGES = ("tensorflow-cpu", "tensorflow", "numpy", "gymnasium", "ale-py")
 RESULTS = pathlib.Path(__file__).with_name("results")
 # The best wide setting found for a number of cores and a network; see benchmarks/README.md.
 BEST_WIDE = {(2, "nature"): (3, 32), (2, "small"): (3, 16)}
 ATARI_STEP_SECONDS = 2.0
-LOOPS_SECONDS = 6.0
+LOOPS_SECONDS = 8.0
+MIN_ROUNDS = 3
 
 
 def our_settings(cores: int) -> list[Setting]:
@@ -58,12 +62,17 @@ PEER_SETTINGS = [
 ]
 
 
-def in_turns(ours: Sequence[Setting], peers: Sequence[PeerSetting]) -> list[Setting | PeerSetting]:
-    """One of ours, one or more of the peer's, one of ours, …, those of one network together."""
-    turns: list[Setting | PeerSetting] = []
+# What 16 × 1 could reach, and whether it would help to put acting of several workers together.
+CALLS_SETTINGS = [CallsSetting(16, "nature", together) for together in (1, 8)]
+Contender = Setting | PeerSetting | CallsSetting
+
+
+def in_turns(ours: Sequence[Setting], others: Sequence[Contender]) -> list[Contender]:
+    """One of ours, one or more of the others, one of ours, …, those of one network together."""
+    turns: list[Contender] = []
     for network in dict.fromkeys(setting.network for setting in ours):
         mine = [setting for setting in ours if setting.network == network]
-        theirs = [setting for setting in peers if setting.network == network]
+        theirs = [setting for setting in others if setting.network == network]
         for i, setting in enumerate(mine):
             share = theirs[i * len(theirs) // len(mine) : (i + 1) * len(theirs) // len(mine)]
             turns += [setting, *share]
@@ -76,10 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--anyway", action="store_true", help="also on a busy machine")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help=f"at least {MIN_ROUNDS}")
     parser.add_argument("--seconds", type=float, default=15.0, help="length of a slot")
     argv = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(argv)
+    if options.rounds < MIN_ROUNDS:
+        parser.error(f"of fewer than {MIN_ROUNDS} rounds, a median says little")
     contenders.end_on_signals()
     if not contenders.PEER_PYTHON.exists():
         print("bench: error: the peer is not installed: use `make bench`", file=sys.stderr)
@@ -90,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     result = about("bench", argv, busy) | {"anyway": options.anyway}
     try:
         result["rounds"] = run(options.rounds, options.seconds)
-    except contenders.ContenderError as error:
+    except (contenders.ContenderError, calibration.LoopError) as error:
         print(f"bench: error: {error}", file=sys.stderr)
         return 1
     path = write(result, "bench")
@@ -122,6 +133,7 @@ def about(target: str, argv: Sequence[str], busy: float) -> dict[str, Any]:
         "cores": machine.n_cores(),
         "memory_gib": machine.memory_gib(),
         "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
         "busy_before": round(busy, 3),
     }
 
@@ -144,7 +156,7 @@ def write(result: dict[str, Any], kind: str) -> pathlib.Path:
 def run(n_rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Start everybody, let them take turns, end them."""
     cores = machine.n_cores()
-    turns = in_turns(our_settings(cores), PEER_SETTINGS)
+    turns = in_turns(our_settings(cores), [*PEER_SETTINGS, *CALLS_SETTINGS])
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         trainers: dict[Setting, Trainer] = {}
@@ -156,16 +168,22 @@ def run(n_rounds: int, seconds: float) -> list[dict[str, Any]]:
                 trainer.warm_up()
                 trainer.pause()
                 trainers[setting] = trainer
-        peer = Peer(folder / "peer.output")
-        stack.callback(peer.close)
-        print("starting the peer", flush=True)
-        for peer_setting in PEER_SETTINGS[::2]:  # one for each environment and network it makes
-            peer.measure(peer_setting, 0.1)
+        servers: dict[type, Server] = {
+            PeerSetting: Server(contenders.PEER_PYTHON, "benchmarks.peer", folder / "peer.output"),
+            CallsSetting: Server(sys.executable, "benchmarks.calls", folder / "calls.output"),
+        }
+        for server in servers.values():
+            stack.callback(server.close)
+        print("starting the peer, and calls alone", flush=True)
+        # The peer's two of each environment and network make that once.
+        all_served: list[PeerSetting | CallsSetting] = [*PEER_SETTINGS[::2], *CALLS_SETTINGS]
+        for served in all_served:
+            servers[type(served)].measure(served, 0.1)
         rounds = []
         for number in range(n_rounds):
             loops = [calibration.measure_loops(LOOPS_SECONDS)]
             slots = [
-                _measure(setting, trainers, peer, seconds, cores)
+                _measure(setting, trainers, servers, seconds, cores)
                 for setting in (turns if number % 2 == 0 else turns[::-1])
             ]
             loops.append(calibration.measure_loops(LOOPS_SECONDS))
@@ -177,9 +195,9 @@ def run(n_rounds: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def _measure(
-    setting: Setting | PeerSetting,
+    setting: Contender,
     trainers: dict[Setting, Trainer],
-    peer: Peer,
+    servers: dict[type, Server],
     seconds: float,
     cores: int,
 ) -> dict[str, Any]:
@@ -202,8 +220,9 @@ def _measure(
             "env_cost": env_cost,
         }
     else:
-        with _others(peer.pid) as others:
-            slot = peer.measure(setting, seconds)
+        server = servers[type(setting)]
+        with _others(server.pid) as others:
+            slot = server.measure(setting, seconds)
         of_envs = {}
     return {
         "setting": str(setting),
@@ -230,6 +249,12 @@ def _others(session: int) -> Iterator[dict[str, float]]:
 
 def _cpu_of(session: int) -> float:
     return sum(process.cpu for process in machine.processes(session))
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
 
 
 def _git(*arguments: str) -> str:

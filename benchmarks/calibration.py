@@ -3,17 +3,19 @@
     limit = cores / (4·t_frame + FLOP_act/F + FLOP_learn/F)    steps/s
 
 t_frame is one core's CPU time for one emulator frame: `ale.act`, with the screen fetched on two
-frames of four, which is what an agent must see. F is one core's FLOP/s in a large matrix product;
-no convolution reaches it. FLOP_act is one forward pass; FLOP_learn is forward and backward passes
-of the n_steps + 1 states of a rollout, per n_steps. So the limit is what a program would reach that
-does nothing but emulate and multiply, on all cores, without ever waiting.
+frames of four, which is what an agent must see; in RGB, as Atari wrappers take it, or in the
+emulator's own numbers of colours, as ours does, which is a quicker frame and so another limit. F
+is one core's FLOP/s in a large matrix product; no convolution reaches it. FLOP_act is one forward
+pass; FLOP_learn is forward and backward passes of the n_steps + 1 states of a rollout, per n_steps.
+So the limit is what a program would reach that does nothing but emulate and multiply, on all cores,
+without ever waiting.
 
 Workers with one environment each have another limit, for each has weights of its own, more than a
-cache holds, which come through memory whenever they are used:
+core's caches hold, which come from beyond them whenever they are used:
 
     cores / (4·t_frame + (FLOP_act + FLOP_learn)/F + bytes/B)    steps/s
 
-B is what one core reads of memory per second; bytes are those of the weights for each act, the
+B is what one core reads per second of a gigabyte in a row; bytes are those of the weights for each act, the
 bootstrap and the backward pass, and of the five arrays that no update can do without: weights and
 statistics, read and written, and the copy. FLOP_learn is here without going forward again.
 
@@ -32,7 +34,14 @@ from typing import NamedTuple
 
 FRAMES_PER_STEP = 4
 MATRIX_SIDE = 1536
-STREAM_BYTES = 2**28  # of memory in one go; caches hold less
+STREAM_BYTES = 2**30  # of memory in one go; caches hold less
+# Drawn beforehand, and the clock seldom read: neither is the emulator's.
+N_ACTIONS_DRAWN = 1009
+CALLS_AT_ONCE = 50
+
+
+class LoopError(Exception):
+    """A loop failed; its own words are on stderr."""
 
 
 class Layer(NamedTuple):
@@ -71,7 +80,8 @@ class Flop(NamedTuple):
 class Loops(NamedTuple):
     """What one core does; see the formula above."""
 
-    t_frame: float
+    t_frame: float  # with the screen in RGB
+    t_frame_in_numbers: float
     flop_per_second: float
     bytes_per_second: float
 
@@ -102,10 +112,19 @@ def limit(
     return cores / (FRAMES_PER_STEP * loops.t_frame + (act + learn) / loops.flop_per_second)
 
 
+def limit_in_numbers(cores: int, network: str, loops: Loops) -> float:
+    """The same of a program that fetches the screen as ours does."""
+    return limit(cores, network, loops._replace(t_frame=loops.t_frame_in_numbers))
+
+
+def n_weights(network: str) -> int:
+    """All of a network's, with Pong's 6 actions."""
+    return sum(filters * (inputs + 1) for _, filters, inputs in LAYERS[network])
+
+
 def bytes_moved(network: str, steps_per_update: int = 5) -> float:
     """Of weights and statistics, per step of a worker with one environment."""
-    weights = 4 * sum(filters * (inputs + 1) for _, filters, inputs in LAYERS[network])
-    return weights * (steps_per_update + 2 + 5) / steps_per_update
+    return 4 * n_weights(network) * (steps_per_update + 2 + 5) / steps_per_update
 
 
 def narrow_limit(cores: int, network: str, loops: Loops) -> float:
@@ -134,17 +153,21 @@ def _started(loop: str, seconds: float) -> "subprocess.Popen[str]":
 def _ended(process: "subprocess.Popen[str]") -> dict[str, float]:
     output, _ = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"a calibration loop ended with status {process.returncode}")
+        raise LoopError(f"a calibration loop ended with status {process.returncode}")
     return dict(json.loads(output))
 
 
-def _per_call(call: Callable[[], object], seconds: float) -> float:
-    """CPU seconds of one call, over so many seconds of calls."""
-    call()
+def _per_call(call: Callable[[int], object], seconds: float, at_once: int = 1) -> float:
+    """CPU seconds of one call, over so many seconds of calls; the clock is read after so many.
+
+    Each call is given its number.
+    """
+    call(0)
     n_calls, start = 0, time.process_time()
     while (used := time.process_time() - start) < seconds or not n_calls:
-        call()
-        n_calls += 1
+        for _ in range(at_once):
+            call(n_calls)
+            n_calls += 1
     return used / n_calls
 
 
@@ -157,26 +180,33 @@ def _loops(seconds: float) -> dict[str, float]:
     ale = ale_py.ALEInterface()
     ale.setFloat("repeat_action_probability", 0.0)
     ale.loadROM(roms.get_rom_path("pong"))
-    actions = ale.getMinimalActionSet()
     generator = np.random.default_rng(0)
-    screen = np.empty((*ale.getScreenDims(), 3), np.uint8)
+    minimal = ale.getMinimalActionSet()
+    actions = [minimal[i] for i in generator.integers(len(minimal), size=N_ACTIONS_DRAWN)]
+    rgb = np.empty((*ale.getScreenDims(), 3), np.uint8)
+    numbers = np.empty(ale.getScreenDims(), np.uint8)
 
-    def one_step() -> None:
-        action = actions[generator.integers(len(actions))]
-        for frame in range(FRAMES_PER_STEP):
-            ale.act(action)
-            if frame % 2:
-                ale.getScreenRGB(screen)
-        if ale.game_over():
-            ale.reset_game()
+    def frame_with(fetch: Callable[[np.ndarray], None], screen: np.ndarray) -> float:
+        def one_step(number: int) -> None:
+            action = actions[number % N_ACTIONS_DRAWN]
+            for frame in range(FRAMES_PER_STEP):
+                ale.act(action)
+                if frame % 2:
+                    fetch(screen)
+            if ale.game_over():
+                ale.reset_game()
+
+        return _per_call(one_step, seconds / 4, CALLS_AT_ONCE) / FRAMES_PER_STEP
 
     matrix = generator.standard_normal((MATRIX_SIDE, MATRIX_SIDE)).astype(np.float32)
     product = np.empty_like(matrix)
-    t_product = _per_call(lambda: np.matmul(matrix, matrix, out=product), seconds / 3)
-    t_frame = _per_call(one_step, seconds / 3) / FRAMES_PER_STEP
+    t_product = _per_call(lambda _: np.matmul(matrix, matrix, out=product), seconds / 4)
+    t_frame = frame_with(ale.getScreenRGB, rgb)
+    t_frame_in_numbers = frame_with(ale.getScreen, numbers)
     stream = np.ones(STREAM_BYTES // 4, np.float32)
-    t_stream = _per_call(lambda: np.dot(stream, stream), seconds / 3)
-    return Loops(t_frame, 2 * MATRIX_SIDE**3 / t_product, stream.nbytes / t_stream)._asdict()
+    t_stream = _per_call(lambda _: np.dot(stream, stream), seconds / 4)
+    flop_per_second, bytes_per_second = 2 * MATRIX_SIDE**3 / t_product, stream.nbytes / t_stream
+    return Loops(t_frame, t_frame_in_numbers, flop_per_second, bytes_per_second)._asdict()
 
 
 def _atari_step(seconds: float) -> dict[str, float]:
@@ -188,14 +218,14 @@ def _atari_step(seconds: float) -> dict[str, float]:
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     env = gymnasium.make("PongNoFrameskip-v4").unwrapped
     env.reset(seed=0)
-    generator = np.random.default_rng(0)
+    actions = np.random.default_rng(0).integers(6, size=N_ACTIONS_DRAWN).tolist()
 
-    def one_step() -> None:
-        _, _, terminated, _, _ = env.step(int(generator.integers(6)))
+    def one_step(number: int) -> None:
+        _, _, terminated, _, _ = env.step(actions[number % N_ACTIONS_DRAWN])
         if terminated:
             env.reset()
 
-    return {"seconds": _per_call(one_step, seconds)}
+    return {"seconds": _per_call(one_step, seconds, CALLS_AT_ONCE)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,11 +1,12 @@
-"""What `make bench` compares: runs of train.py, and the peer; each measured in slots.
+"""What `make bench` compares: runs of train.py, the peer, and calls alone; each measured in slots.
 
 All of them live through the whole benchmark, and all but the one being measured stand still, so
-that a slot costs no start-up and many short slots can be interleaved. The peer waits for its next
-line. A run of train.py is stopped and continued with signals, as Ctrl-Z does it: the training
-process first, so that no environment process is left with half a request.
+that a slot costs no start-up and many short slots can be interleaved. Servers, the peer's and the
+calls', wait for their next line. A run of train.py is stopped and continued with signals, as Ctrl-Z
+does it: the training process first, so that no environment process is left with half a request.
 """
 
+import contextlib
 import csv
 import json
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 from typing import IO, NamedTuple
 
-from benchmarks import machine
+from benchmarks import calibration, machine
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEER_PYTHON = ROOT / ".peer/bin/python"
@@ -54,12 +55,24 @@ class PeerSetting(NamedTuple):
         return f"SB3 A2C, 16 environments, {self.vec}, {threads} {self.network}"
 
 
+class CallsSetting(NamedTuple):
+    """Workers that only act and learn, so many of them acting in one call; see calls.py."""
+
+    n_workers: int
+    network: str
+    together: int
+
+    def __str__(self) -> str:
+        in_one = f", {self.together} workers' acting in one call" if self.together > 1 else ""
+        return f"{self.n_workers} × 1 {self.network}, acting and learning alone{in_one}"
+
+
 class Slot(NamedTuple):
     """What one slot measured."""
 
     n_steps: int
     seconds: float
-    env_cpu_seconds: float | None  # per step, of the environment processes; None for the peer
+    env_cpu_seconds: float | None  # per step, of a run's environment processes
 
 
 class Row(NamedTuple):
@@ -77,7 +90,8 @@ class ContenderError(Exception):
 def end_on_signals() -> None:
     """Let a signal that ends this program end what it started, too, as Ctrl-C does already."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 class Trainer:
@@ -130,7 +144,7 @@ class Trainer:
                 return rows
             size = size_now
             if self._process.poll() is not None or time.monotonic() > until:
-                raise ContenderError(f"train.py made no progress; it said:\n{self._last_words()}")
+                raise ContenderError(f"train.py made no progress; it said:\n{self.last_words()}")
             time.sleep(0.02)
 
     def warm_up(self) -> None:
@@ -192,25 +206,26 @@ class Trainer:
     def _env_cpu(self) -> float:
         return sum(process.cpu for process in machine.environment_processes(self.pid))
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
+        """The last lines of what it has said."""
         return "\n".join(self._output.read_text(encoding="utf-8").splitlines()[-20:])
 
 
-def start_for_slots(setting: Setting, folder: pathlib.Path) -> Trainer:
+def start_for_slots(setting: Setting, folder: pathlib.Path, *more_flags: str) -> Trainer:
     """Train Pong under a setting, with a row each second and nothing saved meanwhile."""
-    flags = [*setting.flags, "--n_steps=1e12", "--ckpt_interval_seconds=1e9"]
+    flags = [*setting.flags, *more_flags, "--n_steps=1e12", "--ckpt_interval_seconds=1e9"]
     flags.append(f"--manager_wake_interval_seconds={SECONDS_PER_ROW}")
     return Trainer(flags, folder, "PongNoFrameskip-v4")
 
 
-class Peer:
-    """The peer's server."""
+class Server:
+    """A program that measures what the lines of its input ask for: peer.py, calls.py."""
 
-    def __init__(self, output: pathlib.Path) -> None:
+    def __init__(self, python: str | pathlib.Path, module: str, output: pathlib.Path) -> None:
         self._output = output
         with output.open("wb") as errors:
             self._process = subprocess.Popen(
-                [str(PEER_PYTHON), "-m", "benchmarks.peer"],
+                [str(python), "-m", module],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -221,19 +236,24 @@ class Peer:
 
     @property
     def pid(self) -> int:
-        """The server's id, and its session's."""
+        """Its process's id, and its session's."""
         return self._process.pid
 
-    def measure(self, setting: PeerSetting, seconds: float) -> Slot:
-        """Let it train under a setting; the warm-up is its own."""
+    def measure(self, setting: PeerSetting | CallsSetting, seconds: float) -> Slot:
+        """Let it work under a setting; the warm-up is its own."""
         line = json.dumps(setting._asdict() | {"seconds": seconds})
         requests, answers = self._pipes()
-        print(line, file=requests, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # then there will be no answer
+            print(line, file=requests, flush=True)
         answer = answers.readline()
         if not answer:
             words = self._output.read_text(encoding="utf-8").splitlines()[-20:]
-            raise ContenderError("the peer failed; it said:\n" + "\n".join(words))
-        return Slot(**json.loads(answer), env_cpu_seconds=None)
+            raise ContenderError(f"{setting} failed; it said:\n" + "\n".join(words))
+        measured = json.loads(answer)
+        n_weights = calibration.n_weights(setting.network)
+        if measured.get("n_weights", n_weights) != n_weights:
+            raise ContenderError(f"{setting} has {measured['n_weights']} weights, ours {n_weights}")
+        return Slot(measured["n_steps"], measured["seconds"], env_cpu_seconds=None)
 
     def close(self) -> None:
         """End it, with everything it started."""

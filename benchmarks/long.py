@@ -1,4 +1,5 @@
-"""What takes long to measure: memory over a million steps, start-up, a whole run (`make bench-long`).
+"""What takes long to measure: memory over a million steps, start-up, a whole run, evaluations beside
+training (`make bench-long`).
 
     make bench-long
 
@@ -7,6 +8,7 @@ Writes benchmarks/results/<date>-<cpu>-long.json, and from that the README's tab
 """
 
 import argparse
+import contextlib
 import math
 import pathlib
 import sys
@@ -22,6 +24,9 @@ N_STARTS = 3
 # From where on memory should not grow any more, and how far it is watched.
 MEMORY_FROM, MEMORY_TO = 100_000, 1_000_000
 CARTPOLE_STEPS = 300_000
+EVALUATED = Setting(2, 4, "small")
+N_EVALUATED_ROUNDS = 12
+EVALUATED_SECONDS = 5.0
 # The README's command that solves it.
 CARTPOLE = (
     "--n_workers=4 --envs_per_worker=4 --network=mlp --initial_lr=7e-4 --rmsprop_epsilon=1e-5"
@@ -41,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if busy is None:
         return 1
     result = bench.about("bench-long", argv, busy) | {"anyway": options.anyway}
-    wide = bench.our_settings(machine.n_cores())[2]
+    memory_of = bench.our_settings(machine.n_cores())[-1]
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -49,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 seconds_to_first_update(folder / f"start{number}") for number in range(N_STARTS)
             ]
             result["cartpole"] = cartpole(folder / "cartpole")
-            memory_of = wide._replace(network="small")
+            result["evaluated_setting"] = str(EVALUATED)
+            result["evaluated"] = evaluated(folder)
             result["memory_setting"] = str(memory_of)
             result["memory"] = memory(memory_of, folder / "memory", options.memory_to)
     except contenders.ContenderError as error:
@@ -93,10 +99,34 @@ def cartpole(folder: pathlib.Path) -> dict[str, Any]:
     finally:
         trainer.close()
     if status or rows[-1].steps < CARTPOLE_STEPS:
-        raise contenders.ContenderError("the run of CartPole failed")
+        raise contenders.ContenderError(f"CartPole failed; it said:\n{trainer.last_words()}")
     print(f"CartPole after {seconds:.1f} s", flush=True)
     best = max((row.score for row in rows if not math.isnan(row.score)), default=0.0)
     return {"flags": CARTPOLE, "seconds": seconds, "best_mean_of_100": best}
+
+
+def evaluated(folder: pathlib.Path) -> list[dict[str, float]]:
+    """Steps/s of two runs in turns, of which one always plays a game of an evaluation."""
+    flags = {"without": [], "with": ["--eval_interval_steps=1e3"]}
+    with contextlib.ExitStack() as stack:
+        trainers: dict[str, Trainer] = {}
+        for name, more in flags.items():
+            trainer = contenders.start_for_slots(EVALUATED, folder / name, *more)
+            stack.callback(trainer.close)
+            trainer.warm_up()
+            trainer.pause()
+            trainers[name] = trainer
+        rounds = []
+        for number in range(N_EVALUATED_ROUNDS):
+            speeds = {}
+            for name in list(trainers)[:: 1 if number % 2 == 0 else -1]:
+                trainers[name].go_on()
+                slot = trainers[name].measure(EVALUATED_SECONDS)
+                trainers[name].pause()
+                speeds[name] = slot.n_steps / slot.seconds
+            print(", ".join(f"{name}: {speeds[name]:.0f} steps/s" for name in flags), flush=True)
+            rounds.append(speeds)
+    return rounds
 
 
 def memory(setting: Setting, folder: pathlib.Path, to: int) -> list[dict[str, int]]:

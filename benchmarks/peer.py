@@ -2,7 +2,7 @@
 
 Runs in the environment that `make bench` makes (.peer), which has no TensorFlow, as ours has no
 torch. Reads one line of JSON for each measurement, {"vec", "network", "n_threads", "seconds"}, and
-answers with one, {"n_steps", "seconds"}; in between it waits and uses no core. An empty line, or
+answers with one, {"n_steps", "seconds", "n_weights"}; in between it waits and uses no core. An empty line, or
 the end of the input, ends it. Both networks' models use the same environments in turn.
 """
 
@@ -51,7 +51,8 @@ class SmallCnn(BaseFeaturesExtractor):
 # CnnPolicy's own extractor is the network of Mnih et al. 2015: our `--network nature`.
 POLICIES: dict[str, dict[str, Any]] = {
     "nature": {},
-    "small": {"features_extractor_class": SmallCnn},
+    # Behind an extractor that is not its own, it puts two more layers, unless told not to.
+    "small": {"features_extractor_class": SmallCnn, "net_arch": []},
 }
 
 
@@ -110,7 +111,9 @@ def main() -> None:
             model.learn(10**12, callback=timer, reset_num_timesteps=False)
             assert timer.measured is not None
             seconds, n_steps = timer.measured
-            print(json.dumps({"n_steps": n_steps, "seconds": seconds}), file=answers, flush=True)
+            n_weights = sum(weights.numel() for weights in model.policy.parameters())
+            answer = {"n_steps": n_steps, "seconds": seconds, "n_weights": n_weights}
+            print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks import documents, machine, profiled_env
+from benchmarks import bench, documents, machine, profiled_env
 from benchmarks.contenders import Setting
 
 WARM_UP_SECONDS = 5.0
@@ -123,7 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured = _run(setting, pathlib.Path(folder) / "run", options.seconds)
     if measured is None:
         return 1
-    text = table(setting, *measured)
+    about = bench.about("profile", [], busy=0.0)
+    text = f"{about['date']}, revision {about['revision']}. {table(setting, *measured)}"
     print(text)
     if options.write:
         path = pathlib.Path(__file__).with_name("README.md")
@@ -161,11 +162,13 @@ def _run(
         while clocks.shared is None or not clocks.shared.counters.read().updates:
             time.sleep(0.2)
         time.sleep(WARM_UP_SECONDS)
-        before = clocks.read(folder)
-        time.sleep(seconds)
-        after = clocks.read(folder)
-        measured.append((before, after, sample_gil(seconds)))
-        os.kill(os.getpid(), signal.SIGTERM)  # ends the training as Ctrl-C would
+        try:
+            before = clocks.read(folder)
+            time.sleep(seconds)
+            after = clocks.read(folder)
+            measured.append((before, after, sample_gil(seconds)))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # ends the training as Ctrl-C would
 
     threading.Thread(target=observe, daemon=True).start()
     train.main([*setting.flags, "--n_steps=1e12", f"--log_dir={folder}", "PongNoFrameskip-v4"])
@@ -250,7 +253,11 @@ def table(setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, fl
         f" {shown(wall)} |",
         "",
         f"The CPU column accounts for {100 * total / wanted:.1f} % of the cores' time; the GIL was"
-        + (f" held {100 * sum(gil.values()):.0f} % of it." if gil else " not sampled (no py-spy)."),
+        + (
+            f" held {100 * sum(gil.values()):.0f} % of the clock."
+            if gil
+            else " not sampled (no py-spy)."
+        ),
     ]
     return "\n".join(lines)
 

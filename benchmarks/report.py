@@ -28,6 +28,7 @@ LIMITS: tuple[tuple[str, str, Limit], ...] = (
         "",
         functools.partial(calibration.limit, again=False),
     ),
+    ("the machine's limit, fetching the screen as ours does", "", calibration.limit_in_numbers),
 )
 # Speed-up over one thread to a fixed score (Mnih et al. 2016, Table 2).
 PAPERS_SPEED_UP = {1: "1.0", 2: "2.1", 4: "3.7", 8: "6.9", 16: "12.5"}
@@ -101,6 +102,10 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
         return over(speeds(rounds, name), speeds(rounds, peer[network]))
 
     rows.append(Ratio(f"{NARROW} / the peer's best", "≥ 1.1", of_peer(NARROW, "nature")))
+    for slot in rounds[0]["slots"]:
+        if "together" in slot:
+            name = slot["setting"]
+            rows.append(Ratio(f"{name} / the peer's best", "", of_peer(name, "nature")))
     for network in ("nature", "small"):
         name = f"{wide[network]} / the peer's best with this network"
         rows.append(Ratio(name, "≥ 2.0", of_peer(wide[network], network)))
@@ -130,7 +135,7 @@ def bench_table(result: dict[str, Any]) -> str:
         "| Pong | steps/s |",
         "|---|---|",
     ]
-    ours = [slot["setting"] for slot in rounds[0]["slots"] if "vec" not in slot]
+    ours = [slot["setting"] for slot in rounds[0]["slots"] if "envs_per_worker" in slot]
     for name in sorted(ours, key=lambda name: name.split()[-1]):
         lines.append(f"| {name} | {spread(speeds(rounds, name), '.0f')} |")
     for network in ("nature", "small"):
@@ -144,18 +149,24 @@ def bench_table(result: dict[str, Any]) -> str:
         lines.append(
             f"| the machine's limit, {network} | {spread(limits(rounds, cores, network), '.0f')} |"
         )
+    for slot in rounds[0]["slots"]:
+        if "together" in slot:
+            speed = spread(speeds(rounds, slot["setting"]), ".0f")
+            lines.append(f"| {slot['setting']} | {speed} |")
     most = limits(rounds, cores, "nature", calibration.narrow_limit)
     lines.append(f"| the limit of {NARROW}, whose weights move | {spread(most, '.0f')} |")
     lines += ["", "| ratio | | goal |", "|---|---|---|"]
     for row in ratios(result):
         lines.append(f"| {row.name} | {spread(row.of_rounds, '.2f')} | {row.required} |")
     frames = spread([1e6 * loop["t_frame"] for loop in loops], ".0f")
+    in_numbers = spread([1e6 * loop["t_frame_in_numbers"] for loop in loops], ".0f")
     products = spread([loop["flop_per_second"] / 1e9 for loop in loops], ".0f")
     memory = spread([loop["bytes_per_second"] / 1e9 for loop in loops], ".1f")
     lines += [
         "",
-        f"One core took {frames} µs for an emulator frame, did {products} GFLOP/s in a matrix"
-        f" product and read {memory} GB/s of memory, in the same minutes.",
+        f"One core took {frames} µs for an emulator frame, {in_numbers} µs with the screen in numbers"
+        f" of colours, as ours fetches it, did {products} GFLOP/s in a matrix product and read"
+        f" {memory} GB/s of memory, in the same minutes.",
     ]
     others = max(slot["others"] + slot["stolen"] for r in rounds for slot in r["slots"])
     if others > WORTH_SAYING:
@@ -167,6 +178,7 @@ def long_table(result: dict[str, Any]) -> str:
     """The table of `make bench-long` in Markdown."""
     first, last = result["memory"][0], result["memory"][-1]
     starts, cartpole = result["seconds_to_first_update"], result["cartpole"]
+    evaluated = [round["with"] / round["without"] for round in result["evaluated"]]
     lines = [
         header(result),
         "",
@@ -178,6 +190,8 @@ def long_table(result: dict[str, Any]) -> str:
         f"| `train.py` to the first update, 16 workers | {spread(starts, '.1f')} s | ≤ 15 s |",
         f"| CartPole, 300,000 steps, best mean of 100 games {cartpole['best_mean_of_100']:.0f} |"
         f" {cartpole['seconds']:.0f} s | ≤ 90 s |",
+        "| training's speed while a game of an evaluation is played, of its speed without,"
+        f" {result['evaluated_setting']} | {spread(evaluated, '.2f')} | |",
     ]
     return "\n".join(lines)
 
@@ -196,7 +210,7 @@ def scaling_table(result: dict[str, Any]) -> str:
     for network in dict.fromkeys(slot["network"] for slot in points.values()):
         lines += [
             f"| {network}: workers × environments of each | steps/s | over 1 × 1 |"
-            " the paper's Table 2 | memory, MiB |",
+            " the paper's Table 2: time to a score | memory, MiB |",
             "|---|---|---|---|---|",
         ]
         of_network = sorted(
@@ -216,8 +230,12 @@ def scaling_table(result: dict[str, Any]) -> str:
         widest, narrowest = of_network[-1], f"{of_network[-1]['n_workers']} × 1 {network}"
         n_more = widest["n_workers"] * (widest["envs_per_worker"] - 1)
         per_env = (memory[widest["setting"]] - memory[narrowest]) / n_more
-        most = max(slot["n_workers"] for slot in of_network if slot["envs_per_worker"] == 1)
-        per_worker = (memory[f"{most} × 1 {network}"] - memory[f"1 × 1 {network}"]) / (most - 1)
+        # Of those that share environment processes, where there are two such.
+        alone = sorted(slot["n_workers"] for slot in of_network if slot["envs_per_worker"] == 1)
+        sharing = [n for n in alone if n >= 2 * result["cores"]]
+        fewest, *_, most = sharing if len(sharing) > 1 else alone
+        more = memory[f"{most} × 1 {network}"] - memory[f"{fewest} × 1 {network}"]
+        per_worker = more / (most - fewest)
         lines += [
             "",
             f"{network}: {per_env:.1f} MiB for one more environment, {per_worker - per_env:.1f} MiB"

@@ -1,10 +1,12 @@
 """The benchmark's arithmetic and its documents; nothing is measured here."""
 
+import contextlib
 import copy
 import itertools
 import json
 import pathlib
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from benchmarks import (
     profiling,
     report,
 )
-from benchmarks.contenders import PeerSetting, Setting
+from benchmarks.contenders import CallsSetting, PeerSetting, Setting
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -62,21 +64,24 @@ def test_the_limit_of_a_known_machine() -> None:
     try:
         assert calibration.flop("toy") == (220.0, 460.0 * 6 / 5)
         assert calibration.flop("toy", again=False) == (220.0, 240.0 + 220.0 / 5)
-        loops = calibration.Loops(t_frame=1e-3, flop_per_second=1e6, bytes_per_second=1e6)
+        loops = calibration.Loops(1e-3, 5e-4, flop_per_second=1e6, bytes_per_second=1e6)
         expected = 4 / (4e-3 + 220e-6 + 552e-6)
         assert calibration.limit(4, "toy", loops) == pytest.approx(expected)
         moving = 122 * 4 * 12 / 5 * 1e-6
         expected = 4 / (4e-3 + 220e-6 + 284e-6 + moving)
         assert calibration.narrow_limit(4, "toy", loops) == pytest.approx(expected)
+        expected = 4 / (2e-3 + 220e-6 + 552e-6)
+        assert calibration.limit_in_numbers(4, "toy", loops) == pytest.approx(expected)
     finally:
         del calibration.LAYERS["toy"]
 
 
 def test_turns_alternate() -> None:
-    """Analytic: everybody has one turn, and no two of ours follow each other while a peer waits."""
+    """Analytic: everybody has one turn, and no two of ours follow each other."""
     ours = bench.our_settings(2)
-    turns = bench.in_turns(ours, bench.PEER_SETTINGS)
-    assert sorted(map(str, turns)) == sorted(map(str, [*ours, *bench.PEER_SETTINGS]))
+    others = [*bench.PEER_SETTINGS, *bench.CALLS_SETTINGS]
+    turns = bench.in_turns(ours, others)
+    assert sorted(map(str, turns)) == sorted(map(str, [*ours, *others]))
     for first, second in itertools.pairwise(turns):
         assert not (isinstance(first, Setting) and isinstance(second, Setting))
 
@@ -88,7 +93,9 @@ def test_a_wide_setting_has_two_workers(cores: int) -> None:
         assert setting.n_workers >= 2
 
 
-LOOPS = calibration.Loops(t_frame=100e-6, flop_per_second=1e11, bytes_per_second=1e10)
+LOOPS = calibration.Loops(
+    t_frame=100e-6, t_frame_in_numbers=80e-6, flop_per_second=1e11, bytes_per_second=1e10
+)
 
 
 def result_of(speeds: dict[Any, list[float]]) -> dict[str, Any]:
@@ -131,6 +138,7 @@ RESULT = result_of(
         Setting(4, 4, "nature"): [200.0, 440.0, 230.0],
         Setting(2, 8, "nature"): [190.0, 450.0, 225.0],
         Setting(2, 8, "small"): [600.0, 1300.0, 640.0],
+        CallsSetting(16, "nature", 1): [150.0, 260.0, 110.0],
         PeerSetting("DummyVecEnv", 1, "nature"): [90.0, 500.0, 90.0],
         PeerSetting("DummyVecEnv", 2, "nature"): [100.0, 200.0, 100.0],
         PeerSetting("SubprocVecEnv", 1, "small"): [200.0, 400.0, 200.0],
@@ -141,19 +149,67 @@ RESULT = result_of(
 def test_ratios_are_taken_within_each_round() -> None:
     """Analytic: against the peer's best setting by median, where the machine doubled its speed."""
     rows = report.ratios(RESULT)
-    assert [row.of_rounds for row in rows[:3]] == [
+    assert [row.of_rounds for row in rows[:4]] == [
         pytest.approx([1.1, 1.2, 1.3]),
+        pytest.approx([1.5, 1.3, 1.1]),
         pytest.approx([2.0, 2.2, 2.3]),
         pytest.approx([3.0, 3.25, 3.2]),
     ]
-    most = calibration.limit(2, "small", LOOPS)
-    assert rows[5].of_rounds == pytest.approx([600 / most, 1300 / most, 640 / most])
-    most = calibration.limit(2, "small", LOOPS, again=False)
-    assert rows[6].of_rounds == pytest.approx([600 / most, 1300 / most, 640 / most])
+    for row, most in (
+        (rows[7], calibration.limit(2, "small", LOOPS)),
+        (rows[8], calibration.limit(2, "small", LOOPS, again=False)),
+        (rows[9], calibration.limit_in_numbers(2, "small", LOOPS)),
+    ):
+        assert row.of_rounds == pytest.approx([600 / most, 1300 / most, 640 / most])
     most = calibration.narrow_limit(2, "nature", LOOPS)
-    assert rows[7].of_rounds == pytest.approx([110 / most, 240 / most, 130 / most])
+    assert rows[10].of_rounds == pytest.approx([110 / most, 240 / most, 130 / most])
     assert rows[-1].of_rounds == pytest.approx([1.1, 1.2, 1.3])
     assert "| 1.20 (1.10–1.30) | ≥ 1.1 |" in report.bench_table(RESULT)
+
+
+def test_what_takes_long_is_told_in_its_units() -> None:
+    """Analytic: a growth of a tenth, and ratios of turns beside each other."""
+    mib = 2**20
+    table = report.long_table(
+        RESULT
+        | {
+            "memory_setting": "2 × 8 small",
+            "memory": [
+                {"steps": 100_000, "bytes": 500 * mib},
+                {"steps": 200_000, "bytes": 600 * mib},
+                {"steps": 1_000_000, "bytes": 550 * mib},
+            ],
+            "seconds_to_first_update": [4.0, 9.0, 5.0],
+            "cartpole": {"best_mean_of_100": 498.7, "seconds": 33.3},
+            "evaluated_setting": "2 × 4 small",
+            "evaluated": [
+                {"without": 100.0, "with": 80.0},
+                {"without": 200.0, "with": 150.0},
+                {"without": 100.0, "with": 70.0},
+            ],
+        }
+    )
+    assert "2 × 8 small, 100,000 → 1,000,000 steps | 500 → 550 MiB (+10.0%) |" in table
+    assert "| 5.0 (4.0–9.0) s | ≤ 15 s |" in table
+    assert "best mean of 100 games 499 | 33 s | ≤ 90 s |" in table
+    assert "2 × 4 small | 0.75 (0.70–0.80) | |" in table
+
+
+def test_scaling_is_over_one_worker_and_memory_by_the_piece() -> None:
+    """Analytic: 50 MiB, 7 for each worker besides its environment, 3 for each environment."""
+
+    def megabytes(setting: Setting) -> int:
+        return 50 + setting.n_workers * (7 + 3 * setting.envs_per_worker)
+
+    points = [Setting(1, 1, "small"), Setting(2, 1, "small"), Setting(2, 4, "small")]
+    result = result_of(dict(zip(points, ([100.0], [150.0], [320.0]), strict=True)))
+    for slot, point in zip(result["rounds"][0]["slots"], points, strict=True):
+        slot["bytes"] = megabytes(point) * 2**20
+    table = report.scaling_table(result)
+    assert "| 1 × 1 | 100 | 1.0 | 1.0 | 60 |" in table
+    assert "| 2 × 1 | 150 | 1.5 | 2.1 | 70 |" in table
+    assert "| 2 × 4 | 320 | 3.2 |  | 88 |" in table
+    assert "small: 3.0 MiB for one more environment, 7.0 MiB for one more worker" in table
 
 
 def test_a_busy_machine_shows_in_the_table() -> None:
@@ -163,6 +219,29 @@ def test_a_busy_machine_shows_in_the_table() -> None:
     disturbed = copy.deepcopy(RESULT)
     disturbed["rounds"][1]["slots"][2]["others"] = 0.2
     assert "Others used up to 20% of the machine" in report.bench_table(disturbed)
+
+
+def test_a_network_that_is_not_ours_is_no_peer(tmp_path: pathlib.Path) -> None:
+    """Analytic: a server that answers with another count of weights; and one that says a last word."""
+    (tmp_path / "other.py").write_text(
+        'input(); print(\'{"n_steps": 7, "seconds": 2.0, "n_weights": 5}\', flush=True); input()'
+    )
+    (tmp_path / "broken.py").write_text("input(); raise SystemExit('no such thing')")
+    setting = PeerSetting("DummyVecEnv", 1, "small")
+    for module, words in (("other", "5 weights, ours 677943"), ("broken", "no such thing")):
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\ncd {tmp_path}\nexec {sys.executable} $2.py\n")
+        python.chmod(0o700)
+        server = contenders.Server(python, module, tmp_path / "output")
+        with contextlib.closing(server), pytest.raises(contenders.ContenderError, match=words):
+            server.measure(setting, 1.0)
+
+
+def test_two_rounds_say_too_little(capsys: pytest.CaptureFixture[str]) -> None:
+    """Analytic: refused before anything is started."""
+    with pytest.raises(SystemExit):
+        bench.main(["--rounds", "2"])
+    assert "fewer than 3" in capsys.readouterr().err
 
 
 def test_a_busy_machine_is_refused(

@@ -161,8 +161,8 @@ PROOFS = [
         "worker_test.py::test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only",
         "it acts on the shared weights",
         "a3c/traced.py",
-        "self.act = _bound(traced.act, self.weights)",
-        "self.act = _bound(traced.act, shared.weights)",
+        "self.act = bound(traced.act, self.weights)",
+        "self.act = bound(traced.act, shared.weights)",
     ),
     Proof(
         "Steps, updates, games and frames are counted exactly",

@@ -431,7 +431,7 @@ def test_an_evaluation_that_fails_stops_nothing(tmp_path, signals, monkeypatch, 
 WHERE = """
 import ctypes, pathlib, re
 from a3c import training
-training._keep_freed_memory()
+training.keep_freed_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 for _ in range(2):

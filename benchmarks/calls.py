@@ -1,0 +1,154 @@
+"""Sixteen workers of one environment that only act and learn; a server for `make bench`.
+
+What 16 × 1 could reach if emulating, passing on and choosing actions took no time: real calls of
+sixteen networks of their own into TensorFlow, on observations that stay the same. In threads as in
+training, or with what several workers' acting takes put together in one call.
+
+Reads one line of JSON for each measurement, {"n_workers", "network", "together", "seconds"}, and
+answers with one, {"n_steps", "seconds"}. An empty line, or the end of the input, ends it.
+"""
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from a3c import network, training
+from a3c.shared import Counters, Counts, SharedState
+from a3c.traced import Hyperparameters, LocalNetwork, Rollout, Traced, bound
+
+WARM_UP_SECONDS = 2.0
+N_STEPS = 5
+N_ACTIONS = 6
+OBSERVATION = (84, 84, 4)
+
+
+class Workers:
+    """Networks, and a rollout for each."""
+
+    def __init__(self, n_workers: int, name: str) -> None:
+        generator = np.random.default_rng(0)
+        shapes = network.weight_shapes(name, OBSERVATION, N_ACTIONS)
+        self._shared = SharedState(
+            network.initial_weights(shapes, "orthogonal", generator),
+            rmsprop_initial=1.0,
+            rmsprop_decay=0.99,
+            rmsprop_epsilon=1e-5,
+            max_grad_norm=0.5,
+            counters=Counters(10**12, Counts()),
+        )
+        settings = Hyperparameters(name, N_STEPS, 0.99, 0.01, 0.5, "mean", 1e-4, None)
+        observations = generator.integers(0, 256, (n_workers, N_STEPS + 1, 1, *OBSERVATION))
+        self._name = name
+        self._traced = Traced(
+            self._shared, settings, tf.TensorSpec(observations.shape[1:], tf.uint8)
+        )
+        self._locals = [LocalNetwork(self._shared, self._traced) for _ in range(n_workers)]
+        nothing = np.zeros((N_STEPS, 1), np.float32)
+        self._rollouts = [
+            Rollout(each, nothing.astype(np.int32), nothing, 1 - nothing)
+            for each in observations.astype(np.uint8)
+        ]
+
+    def rounds(self, together: int) -> list[Callable[[], None]]:
+        """For each thread, a rollout and an update of each of its workers."""
+        numbers = np.arange(len(self._locals)).reshape(-1, together).tolist()
+        return [self._alone(each[0]) if together == 1 else self._together(each) for each in numbers]
+
+    def _alone(self, number: int) -> Callable[[], None]:
+        local, rollout = self._locals[number], self._rollouts[number]
+
+        def one() -> None:
+            activations = []
+            for t in range(N_STEPS):
+                outputs, of_step = local.act(rollout.observations[t])
+                outputs.numpy()
+                activations.append(of_step)
+            local.learn(rollout, np.float32(1e-4), activations)
+
+        return one
+
+    def _together(self, numbers: Sequence[int]) -> Callable[[], None]:
+        """One compiled call acts for all of them; each learns on its own."""
+
+        def act(weights: Any, observations: tf.Tensor) -> Any:
+            of_each = [
+                network.forward(self._name, each, observations[k]) for k, each in enumerate(weights)
+            ]
+            heads = [tf.concat([p.logits, p.values[:, None]], axis=1) for p in of_each]
+            return tf.stack(heads), [p.activations for p in of_each]
+
+        weights = [self._locals[number].weights for number in numbers]
+        spec = tf.TensorSpec((len(numbers), 1, *OBSERVATION), tf.uint8)
+        traced = tf.function(act, jit_compile=True).get_concrete_function(weights, spec)
+        call = bound(traced, weights)
+        observations = np.stack([self._rollouts[number].observations for number in numbers], axis=1)
+
+        def one() -> None:
+            activations = []
+            for t in range(N_STEPS):
+                outputs, of_step = call(observations[t])
+                outputs.numpy()
+                activations.append(of_step)
+            for k, number in enumerate(numbers):
+                self._locals[number].learn(
+                    self._rollouts[number],
+                    np.float32(1e-4),
+                    [of_step[k] for of_step in activations],
+                )
+
+        return one
+
+
+def measure(rounds: Sequence[Callable[[], None]], n_steps: int, seconds: float) -> dict[str, float]:
+    """Run each in a thread of its own; `n_steps` are those of one round of one thread."""
+    n_rounds, stop = [0] * len(rounds), threading.Event()
+
+    def work(thread: int) -> None:
+        while not stop.is_set():
+            rounds[thread]()
+            n_rounds[thread] += 1
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(len(rounds))]
+    for thread in threads:
+        thread.start()
+    time.sleep(WARM_UP_SECONDS)
+    start, before = time.perf_counter(), sum(n_rounds)
+    time.sleep(seconds)
+    elapsed, n = time.perf_counter() - start, sum(n_rounds) - before
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return {"n_steps": n * n_steps, "seconds": elapsed}
+
+
+def main() -> None:
+    """Measure what the lines of the input ask for."""
+    answers = sys.stdout
+    made: dict[tuple[int, str], Workers] = {}
+    rounds: dict[tuple[int, str, int], list[Callable[[], None]]] = {}
+    with contextlib.redirect_stdout(sys.stderr):  # the answers' lines are ours alone
+        training.keep_freed_memory()
+        network.start_tensorflow()
+        for line in sys.stdin:
+            if not line.strip():
+                break
+            wanted = json.loads(line)
+            key = wanted["n_workers"], wanted["network"]
+            together = wanted["together"]
+            if key not in made:
+                made[key] = Workers(*key)
+            if (*key, together) not in rounds:
+                rounds[*key, together] = made[key].rounds(together)
+            answer = measure(rounds[*key, together], together * N_STEPS, wanted["seconds"])
+            print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
