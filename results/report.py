@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import plot_runs
 from benchmarks import documents
+from benchmarks import report as bench_report
 from results import publish
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -51,6 +52,7 @@ OTHERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 Beginning = str | tuple[str, ...]
 FAST = "pong-fast-"
 PRESETS = ("pong-ocd-", "pong-paper-")
+WORKERS = "workers/"
 
 
 class Published(NamedTuple):
@@ -161,16 +163,13 @@ def scores_table(runs: Sequence[Published]) -> str:
 
 
 def budget(ours: Sequence[Published | None]) -> str:
-    """Steps of each game, where they differ."""
-    titles: dict[str, list[str]] = {}
-    for title, published in zip(TITLES, ours, strict=True):
-        if published is not None:
-            titles.setdefault(millions(published.facts["steps"]), []).append(title)
-    steps = [
-        f"{steps} steps" + (f" ({', '.join(names)})" if len(titles) > 1 else "")
-        for steps, names in titles.items()
+    """Steps and time of each game."""
+    spent = [
+        f"{title} {millions(published.facts['steps'])} steps, {hours_of(published)}"
+        for title, published in zip(TITLES, ours, strict=True)
+        if published is not None
     ]
-    return f"{'; '.join(steps)}; one run, seed 0"
+    return f"{'; '.join(spent)}; one run each, seed 0"
 
 
 def pong_table(runs: Sequence[Published], beginning: Beginning) -> str:
@@ -213,14 +212,36 @@ def study_table(runs: Sequence[Published], beginning: str) -> str:
             [
                 name,
                 str(len(seeds)),
-                ", ".join("not" if m is None else millions(m.steps) for m in moments),
+                ", ".join(map(time_of, seeds, moments)),
                 ", ".join(millions(published.facts["steps"]) for published in seeds),
                 ", ".join(number(training_score(published)) for published in seeds),
                 ", ".join(hours_of(published) for published in seeds),
             ]
         )
-    head = ["", "seeds", f"steps to {number(STUDY_GOAL)}", "steps in all"]
+    head = ["", "seeds", f"mean of 100 games ≥ {number(STUDY_GOAL)} after", "steps in all"]
     return table([*head, "mean of the last 100 games", "time"], rows)
+
+
+def workers_table(runs: Sequence[Published]) -> str:
+    """Numbers of workers beside each other, and how much sooner more of them come to a score."""
+    head, line, *rows = study_table(runs, WORKERS).splitlines()
+    hours: dict[int, float | None] = {}  # to the score, the mean of the seeds
+    for name, seeds in groups(runs, WORKERS):
+        moments = [reached(published, STUDY_GOAL) for published in seeds]
+        known = [
+            moment.hours
+            for published, moment in zip(seeds, moments, strict=True)
+            if moment is not None and published.facts["hours"] is not None
+        ]
+        complete = len(known) == len(seeds)
+        hours[int(name.partition("x")[0])] = sum(known) / len(known) if complete else None
+    texts = {}
+    for (n, of_n), text in zip(hours.items(), rows, strict=True):
+        one = hours.get(1)
+        times = f"{one / of_n:.1f}" if one is not None and of_n is not None else ""
+        texts[n] = f"{text} {times} | {bench_report.PAPERS_SPEED_UP.get(n, '')} |"
+    head = f"{head} sooner than one worker, times | the paper's (Table 2) |"
+    return "\n".join([head, f"{line}---|---|", *(texts[n] for n in sorted(texts))])
 
 
 def index_table(runs: Sequence[Published]) -> str:
@@ -249,7 +270,7 @@ TABLES: dict[str, tuple[Beginning, Callable[[Sequence[Published]], str]]] = {
     "scores": (OURS, scores_table),
     "pong": (FAST, functools.partial(pong_table, beginning=FAST)),
     "presets": (PRESETS, functools.partial(pong_table, beginning=PRESETS)),
-    "workers": ("workers/", functools.partial(study_table, beginning="workers/")),
+    "workers": (WORKERS, workers_table),
     "ablations": ("ablations/", functools.partial(study_table, beginning="ablations/")),
 }
 
@@ -268,8 +289,8 @@ def texts(runs: Sequence[Published]) -> dict[tuple[pathlib.Path, str], str]:
 PICTURES: dict[str, tuple[Beginning, list[str]]] = {
     "pong.png": (FAST, ["--x", "hours", "--references"]),
     "presets.png": (PRESETS, ["--references", "--figures"]),
-    "workers.png": ("workers/", []),
-    "workers-hours.png": ("workers/", ["--x", "hours"]),
+    "workers.png": (WORKERS, []),
+    "workers-hours.png": (WORKERS, ["--x", "hours"]),
     "ablations.png": ("ablations/", ["--curves", "100"]),
     **{
         f"{game.lower()}.png": (f"{game.lower()}-", ["--references"])

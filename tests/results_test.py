@@ -251,11 +251,34 @@ def test_tables_of_runs():
     ]
     runs = [published_of(f"workers/4x1-s{i}", [-12.0 + 4 * i] * 150) for i in (0, 1)]
     assert report.study_table(runs, "workers/").splitlines()[2:] == [
-        "| 4x1 | 2 | not, 0.10M | 0.15M, 0.15M | −12.0, −8.0 | 1.50 h, 1.50 h |"
+        "| 4x1 | 2 | not, 1.00 h, 0.10M steps | 0.15M, 0.15M | −12.0, −8.0 | 1.50 h, 1.50 h |"
     ]
     lines = report.scores_table([published_of("pong-fast-s0", [-3.0] * 120)])
     score = "training: mean of the last 100 games |  |  | −3.0 |"
-    assert lines.splitlines()[2].startswith(f"| **ours** | 0.12M steps; one run, seed 0 | {score}")
+    assert lines.splitlines()[2].startswith(
+        f"| **ours** | Pong 0.12M steps, 1.20 h; one run each, seed 0 | {score}"
+    )
     both = [published_of("pong-fast-s0", [0.0] * 120), published_of("qbert-s0", [0.0] * 130)]
-    budget = "0.12M steps (Pong); 0.13M steps (Q*bert); one run, seed 0"
+    budget = "Pong 0.12M steps, 1.20 h; Q*bert 0.13M steps, 1.30 h; one run each, seed 0"
     assert report.scores_table(both).splitlines()[2].startswith(f"| **ours** | {budget} |")
+
+
+def test_how_much_sooner_more_workers_are():
+    """Analytic: hours to the score over those of one worker; not where hours do not count."""
+    late, soon, half = [-20.0] * 300 + [0.0] * 100, [0.0] * 100, [-20.0] * 100 + [0.0] * 100
+    runs = [
+        published_of("workers/16x1-s0", soon, hours=None),
+        published_of("workers/1x1-s0", late),
+        published_of("workers/2x1-s0", [-20.0] * 150),
+        published_of("workers/4x1-s0", soon),
+        published_of("workers/4x1-s1", half),
+    ]
+    rows = [line.split(" | ") for line in report.workers_table(runs).splitlines()]
+    assert {len(row) for row in rows[:1] + rows[2:]} == {8}
+    # 3.5 h to −10 with one; 1 and 1.5 h with four.
+    assert [(row[0], row[6], row[7]) for row in rows[2:]] == [
+        ("| 1x1", "1.0", "1.0 |"),
+        ("| 2x1", "", "2.1 |"),
+        ("| 4x1", "2.8", "3.7 |"),
+        ("| 16x1", "", "12.5 |"),
+    ]

@@ -276,8 +276,11 @@ def test_the_codes_digest_is_of_what_trains(tmp_path):
         digests.append(run_dir.digest_of(tmp_path))
     assert len(set(digests)) == 5
     assert digests[4:] == [digests[4]] * 3
-    (tmp_path / "a3c/one.py").write_text("2")
-    assert run_dir.digest_of(tmp_path) not in digests
+    (tmp_path / "a3c/one.py").rename(tmp_path / "a3c/only.py")
+    digests.append(run_dir.digest_of(tmp_path))
+    (tmp_path / "a3c/only.py").write_text("2")
+    digests.append(run_dir.digest_of(tmp_path))
+    assert len(set(digests)) == 7
 
 
 def refused(*argv: str, words: str) -> None:

@@ -184,6 +184,12 @@ def test_an_interval_in_which_nothing_happened(watched):
     assert watched.log.at == []  # no measurement, no histograms
 
 
+def test_the_processors_time_goes_on_after_a_resumption(watched):
+    """Analytic: an hour before, and what this process has used."""
+    watched.watch.take_over(resume.Standing(None, None, [], [], 0, 3600, None))
+    assert watched.row()["misc/cpu_hours"] == pytest.approx(1 + 18.9 / 3600)
+
+
 def test_steps_a_second_are_those_of_the_interval(watched):
     """Analytic: restored steps are not counted, nor are those of earlier intervals."""
     for n_steps, seconds, expected in ((30, 10, 3.0), (40, 80, 0.5), (0, 1, 0.0)):
