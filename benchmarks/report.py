@@ -242,7 +242,7 @@ def scaling_table(result: dict[str, Any]) -> str:
             " for one more worker besides its environment.",
             "",
         ]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
 
 
 def header(result: dict[str, Any]) -> str:

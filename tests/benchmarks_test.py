@@ -28,8 +28,6 @@ from benchmarks import (
 from benchmarks.contenders import CallsSetting, PeerSetting, Setting
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-RESULTS = sorted((ROOT / "benchmarks/results").glob("*-cores.json"))
 
 
 @pytest.mark.parametrize("name", ["nature", "small"])
@@ -237,6 +235,14 @@ def test_a_network_that_is_not_ours_is_no_peer(tmp_path: pathlib.Path) -> None:
             server.measure(setting, 1.0)
 
 
+def test_a_server_that_has_ended_is_told(tmp_path: pathlib.Path) -> None:
+    """Analytic: though nobody reads the request any more."""
+    server = contenders.Server("/bin/true", "x", tmp_path / "output")
+    server._process.wait()
+    with contextlib.closing(server), pytest.raises(contenders.ContenderError, match="failed"):
+        server.measure(PeerSetting("DummyVecEnv", 1, "small"), 1.0)
+
+
 def test_two_rounds_say_too_little(capsys: pytest.CaptureFixture[str]) -> None:
     """Analytic: refused before anything is started."""
     with pytest.raises(SystemExit):
@@ -290,13 +296,19 @@ def test_a_sampled_stack_is_put_down_to_its_part(stack: str, part: str) -> None:
     assert profiling.part_of(stack) == part
 
 
-def test_the_readme_has_the_table_of_the_last_result() -> None:
-    """Analytic: by the script, from the newest of the committed results."""
-    found = re.search(r"<!-- make bench: .*?-->\n(.*?)\n?<!-- end of make bench -->", README, re.S)
-    assert found
-    if RESULTS:
-        result = json.loads(RESULTS[-1].read_text(encoding="utf-8"))
-        assert found[1] == report.bench_table(result)
+@pytest.mark.parametrize(
+    ("kind", "ending", "path", "table"),
+    [
+        ("make bench", "cores", report.README, report.bench_table),
+        ("make bench-long", "cores-long", report.README, report.long_table),
+        ("make bench-scaling", "cores-scaling", report.BENCH_README, report.scaling_table),
+    ],
+)
+def test_the_documents_have_the_tables_of_the_last_results(kind, ending, path, table) -> None:
+    """Analytic: by the script, from the newest of the committed results of each kind."""
+    *_, newest = sorted((ROOT / "benchmarks/results").glob(f"*-{ending}.json"))
+    result = json.loads(newest.read_text(encoding="utf-8"))
+    assert documents.text_between(path, kind) == table(result)
 
 
 def test_the_peers_packages_are_pinned_and_name_no_index() -> None:
