@@ -1,5 +1,8 @@
 """The networks against hand counts and plain NumPy; the initial weights against their distributions."""
 
+import pathlib
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -8,6 +11,7 @@ import tensorflow as tf
 
 from a3c import network
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 IMAGE = (84, 84, 4)
 
 
@@ -418,3 +422,21 @@ def test_initial_weights_repeat_with_the_seed_and_no_two_layers_are_equal(scheme
             assert (one[key] != other[key]).mean() > 0.99
     for layer in ("dense1_kernel", "dense2_kernel"):
         assert (one[f"policy_{layer}"] != one[f"value_{layer}"]).mean() > 0.99
+
+
+def test_no_operation_is_split_over_threads():
+    """Analytic: as TensorFlow says after its start, in a process of its own: it can be told but once."""
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import tensorflow as tf; from a3c import network; network.start_tensorflow();"
+            "threads = tf.config.threading; print(threads.get_inter_op_parallelism_threads(),"
+            " threads.get_intra_op_parallelism_threads())",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.split() == ["-1", "1"]
