@@ -203,45 +203,65 @@ def groups(runs: Sequence[Published], beginning: str) -> Iterator[tuple[str, lis
     yield from found.items()
 
 
+class Study(NamedTuple):
+    """One setting of a study, and when each of its seeds came to the score."""
+
+    name: str
+    seeds: list[Published]
+    moments: list[Moment | None]
+
+    def cells(self) -> list[str]:
+        """Its row."""
+        return [
+            self.name,
+            str(len(self.seeds)),
+            ", ".join(map(time_of, self.seeds, self.moments)),
+            ", ".join(millions(published.facts["steps"]) for published in self.seeds),
+            ", ".join(number(training_score(published)) for published in self.seeds),
+            ", ".join(hours_of(published) for published in self.seeds),
+        ]
+
+    def hours(self) -> float | None:
+        """To the score, the mean of the seeds; None where one did not come there, or not alone."""
+        hours = [
+            moment.hours
+            for published, moment in zip(self.seeds, self.moments, strict=True)
+            if moment is not None and published.facts["hours"] is not None
+        ]
+        return sum(hours) / len(hours) if len(hours) == len(self.seeds) else None
+
+
+STUDY_HEAD = (
+    *("", "seeds", f"mean of 100 games ≥ {number(STUDY_GOAL)} after"),
+    *("steps in all", "mean of the last 100 games", "time"),
+)
+
+
+def studies(runs: Sequence[Published], beginning: str) -> list[Study]:
+    """The settings of a study."""
+    return [
+        Study(name, seeds, [reached(published, STUDY_GOAL) for published in seeds])
+        for name, seeds in groups(runs, beginning)
+    ]
+
+
 def study_table(runs: Sequence[Published], beginning: str) -> str:
     """Settings beside each other: how soon they come to a score, and how far."""
-    rows = []
-    for name, seeds in groups(runs, beginning):
-        moments = [reached(published, STUDY_GOAL) for published in seeds]
-        rows.append(
-            [
-                name,
-                str(len(seeds)),
-                ", ".join(map(time_of, seeds, moments)),
-                ", ".join(millions(published.facts["steps"]) for published in seeds),
-                ", ".join(number(training_score(published)) for published in seeds),
-                ", ".join(hours_of(published) for published in seeds),
-            ]
-        )
-    head = ["", "seeds", f"mean of 100 games ≥ {number(STUDY_GOAL)} after", "steps in all"]
-    return table([*head, "mean of the last 100 games", "time"], rows)
+    return table(STUDY_HEAD, (study.cells() for study in studies(runs, beginning)))
 
 
 def workers_table(runs: Sequence[Published]) -> str:
-    """Numbers of workers beside each other, and how much sooner more of them come to a score."""
-    head, line, *rows = study_table(runs, WORKERS).splitlines()
-    hours: dict[int, float | None] = {}  # to the score, the mean of the seeds
-    for name, seeds in groups(runs, WORKERS):
-        moments = [reached(published, STUDY_GOAL) for published in seeds]
-        known = [
-            moment.hours
-            for published, moment in zip(seeds, moments, strict=True)
-            if moment is not None and published.facts["hours"] is not None
-        ]
-        complete = len(known) == len(seeds)
-        hours[int(name.partition("x")[0])] = sum(known) / len(known) if complete else None
-    texts = {}
-    for (n, of_n), text in zip(hours.items(), rows, strict=True):
-        one = hours.get(1)
-        times = f"{one / of_n:.1f}" if one is not None and of_n is not None else ""
-        texts[n] = f"{text} {times} | {bench_report.PAPERS_SPEED_UP.get(n, '')} |"
-    head = f"{head} sooner than one worker, times | the paper's (Table 2) |"
-    return "\n".join([head, f"{line}---|---|", *(texts[n] for n in sorted(texts))])
+    """The same of numbers of workers, and how much sooner more of them come to the score."""
+    by_number = {int(study.name.partition("x")[0]): study for study in studies(runs, WORKERS)}
+    one = by_number[1].hours() if 1 in by_number else None
+    rows = []
+    for n_workers, study in sorted(by_number.items()):
+        hours = study.hours()
+        times = f"{one / hours:.1f}" if one is not None and hours is not None else ""
+        of_paper = bench_report.PAPERS_SPEED_UP.get(n_workers, "")
+        rows.append([*study.cells(), times, of_paper])
+    more = ("sooner than one worker, times", "the paper's (Table 2)")
+    return table([*STUDY_HEAD, *more], rows)
 
 
 def index_table(runs: Sequence[Published]) -> str:
