@@ -272,6 +272,8 @@ def test_how_much_sooner_more_workers_are():
         published_of("workers/2x1-s0", [-20.0] * 150),
         published_of("workers/4x1-s0", soon),
         published_of("workers/4x1-s1", half),
+        published_of("workers/8x1-s0", soon),
+        published_of("workers/8x1-s1", [-20.0] * 150),
     ]
     rows = [line.split(" | ") for line in report.workers_table(runs).splitlines()]
     assert {len(row) for row in rows[:1] + rows[2:]} == {8}
@@ -280,5 +282,6 @@ def test_how_much_sooner_more_workers_are():
         ("| 1x1", "1.0", "1.0 |"),
         ("| 2x1", "", "2.1 |"),
         ("| 4x1", "2.8", "3.7 |"),
+        ("| 8x1", "", "6.9 |"),
         ("| 16x1", "", "12.5 |"),
     ]
