@@ -440,3 +440,25 @@ def test_no_operation_is_split_over_threads():
         check=True,
     )
     assert told.stdout.split() == ["-1", "1"]
+
+
+def test_starting_leaves_no_thread_to_be_started_later() -> None:
+    """Analytic: as many threads after what a run does, compiled and not, as before, in a process of
+    its own. One that started later would let in the signals that are let in at that moment.
+    """
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import os, tensorflow as tf; from a3c import network; network.start_tensorflow();"
+            "count = lambda: print(len(os.listdir('/proc/self/task')));"
+            "count(); product = lambda x: tf.matmul(x, x); x = tf.ones((64, 64));"
+            "[tf.function(product, jit_compile=c)(x) for c in (True, False)]; count()",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before, after = told.stdout.split()
+    assert before == after

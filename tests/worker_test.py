@@ -430,9 +430,31 @@ def test_bound_functions_do_what_traced_ones_do(compile_act: bool) -> None:
         np.testing.assert_array_equal(moved[0][name], expected, err_msg=name)
 
 
-@pytest.mark.parametrize(("n_envs", "is_product"), [(1, True), (4, False)])
+@pytest.mark.parametrize("options", [{}, {"compile_act": False}, {"debug": True}])
+def test_acting_alone_is_compiled_unless_told_or_debugging(options: dict[str, bool]) -> None:
+    """Analytic: as TensorFlow notes it in each function. Compiled or not, results are the same but
+    for rounding, so nothing else would tell.
+    """
+    spec = tf.TensorSpec(NumberedEnvs(4, 2).observations.shape)
+    traced = Traced(make_shared(100), HYPERPARAMETERS, spec, **options)
+    for name in ("act", "evaluate_last", "learn", "learn_anew", "measure"):
+        is_compiled = getattr(traced, name).function_def.attr["_XlaMustCompile"].b
+        assert is_compiled == (not options and name in ("act", "evaluate_last")), name
+
+
+def test_details_are_measured_only_when_asked_for() -> None:
+    """Analytic: gradients and activations are there or are not."""
+    envs = NumberedEnvs(4, 2)
+    for options in ({}, {"detailed": True}):
+        shared = make_shared(100)
+        traced = make_traced(shared, envs, **options)
+        *_, gradients, activations = traced.measure.structured_outputs
+        assert bool(gradients) == bool(activations) == bool(options)
+
+
+@pytest.mark.parametrize(("n_envs", "is_product"), [(1, True), (2, True), (3, False)])
 def test_few_rows_are_not_multiplied_out(n_envs: int, is_product: bool) -> None:
-    """Parity: three rows or twelve move the weights as learning that has the whole gradient does; where
+    """Parity: three rows, six or nine move the weights as learning that has the whole gradient does; where
     they are few, nothing of the dense kernel's shape is needed on the way.
     """
     generator = np.random.default_rng(9)
