@@ -471,7 +471,6 @@ def warm_up() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # It starts its threads when loaded.
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     ctypes.CDLL(None).prctl(SUBREAPER, 1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     import ale_py  # noqa: F401
     import cv2  # noqa: F401
     import gymnasium  # noqa: F401
@@ -487,6 +486,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="so many files at a time")
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)  # which of the jobs this is
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     now = sources()
     equivalent = read_equivalent(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     status = 0
@@ -495,7 +495,12 @@ def main(arguments: list[str]) -> int:
         commands = [
             [sys.executable, __file__, *arguments, f"--share={n}"] for n in range(given.jobs)
         ]
-        status = max(job.wait() for job in [*map(subprocess.Popen, commands)])
+        jobs = [subprocess.Popen(command) for command in commands]
+        try:
+            status = max(job.wait() for job in jobs)
+        finally:
+            for job in jobs:
+                job.terminate()
     elif not given.score:
         warm_up()
         wanted = sampled(now)
