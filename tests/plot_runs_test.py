@@ -5,6 +5,7 @@ import gzip
 import json
 import pathlib
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import plot_runs
 from a3c import command_line, params
+from a3c.env import EnvSettings, make_env
 from a3c.params import BadInput
 from plot_runs import Curve, Games, Run
 
@@ -227,6 +229,34 @@ def test_one_game_of_ours_is_four_times_as_long_in_stable_baselines3_files(tmp_p
         np.testing.assert_allclose(plot_runs.axis_of(run, "hours"), np.arange(1, 6) / 3600)
     # A flag for files of others leaves ours alone.
     assert plot_runs.load(tmp_path / "ours", 1).steps_per_l == 1
+
+
+def test_our_monitor_and_one_below_the_skip_count_the_same_frames(tmp_path):
+    """Differential: ten games by all of our layers, and frame by frame with Gymnasium's own counter. Of
+    a game's 90 frames, 13 begin it and fill the stack; of the last of 20 decisions it has one frame.
+    """
+    toy = "tests.toys:toys/ShortNumbers-v0"
+    folder = write_run(tmp_path / "ours", [])
+    (folder / "monitor" / "0.0.monitor.csv").unlink()
+    ours = make_env(EnvSettings(toy, 0, max_n_noops=0, monitor_dir=str(folder / "monitor")))
+    below = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(toy))
+    rows = []
+    for number in range(10):
+        for env in (ours, below):
+            env.reset()
+            info, is_over = {}, False
+            while not is_over:
+                *_, terminated, truncated, info = env.step(0)
+                is_over = terminated or truncated
+        rows.append((float(number), info["episode"]["l"], number + 1.0))
+    ours.close()
+    sb3 = write_monitor(tmp_path / "sb3" / "0.monitor.csv", rows)
+    frames = [
+        plot_runs.axis_of(run, "frames")
+        for run in (plot_runs.load(folder, None), plot_runs.load(sb3, 1))
+    ]
+    np.testing.assert_allclose(frames[1], 90 * np.arange(1, 11))
+    np.testing.assert_allclose(frames[1] - frames[0], (13 - 3) * np.arange(1, 11))
 
 
 def test_steps_of_strange_files_are_not_guessed(tmp_path):
