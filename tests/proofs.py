@@ -6,15 +6,18 @@
 `make test-slow` does the first, and the fast tests check that the README has the second.
 """
 
+import itertools
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+_OWN_SOURCE = pathlib.Path(__file__)
 LEFT_BEHIND = shutil.ignore_patterns(".*", "runs", "results", "images", "__pycache__")
 
 
@@ -31,7 +34,15 @@ class Proof(NamedTuple):
     def row(self) -> str:
         """Of the README's table."""
         file, _, name = self.test.partition("::")
-        return f"| {self.guarantee} | [`{name}`](tests/{file}) | [{self.change}]({self.module}) |"
+        change = f"[{self.change}](tests/proofs.py#L{self.line()})"
+        return f"| {self.guarantee} | [`{name}`](tests/{file}) | {change} |"
+
+    def line(self) -> int:
+        """Of this file, where the change stands: below its test."""
+        lines = [line.strip() for line in _OWN_SOURCE.read_text(encoding="utf-8").splitlines()]
+        wanted = (f'"{self.test}",', f'"{self.change}",')
+        (above,) = (n for n, pair in enumerate(itertools.pairwise(lines), 1) if pair == wanted)
+        return above + 1
 
 
 PROOFS = [
@@ -46,11 +57,11 @@ PROOFS = [
     ),
     Proof(
         "100 updates with the preset `ocd` change the weights as they always did",
-        "pins_test.py::test_100_updates_are_as_they_were[side-clipped]",
-        "ε is 1.01e-5 instead of 1e-5",
+        "pins_test.py::test_100_updates_are_as_they_were[pong-ocd]",
+        "the learning rate is 1.01e-4 instead of 1e-4",
         "a3c/params.py",
-        "OPTIMIZER, 1e-5,",
-        "OPTIMIZER, 1.01e-5,",
+        'OPTIMIZER, 1e-4, "per update"',
+        'OPTIMIZER, 1.01e-4, "per update"',
     ),
     Proof(
         "So do 100 with the preset `paper`",
@@ -134,11 +145,11 @@ PROOFS = [
     ),
     Proof(
         "The learning rate follows the steps that all workers have done",
-        "worker_test.py::test_the_learning_rate_follows_the_steps_done",
-        "it follows the worker's own rollouts",
+        "worker_test.py::test_the_learning_rate_follows_the_steps_of_all_workers",
+        "it follows the worker's own steps",
         "a3c/worker.py",
         "n_steps_done = self._shared.counters.read().steps",
-        "n_steps_done = n_rollouts",
+        "n_steps_done = n_rollouts * self._n_steps_per_rollout",
     ),
     Proof(
         "Workers share RMSProp's statistics",
@@ -195,6 +206,14 @@ PROOFS = [
         "a3c/seeding.py",
         "(int(purpose), worker, env, game)",
         "(int(purpose), worker + env, game)",
+    ),
+    Proof(
+        "Each worker draws its actions from its own",
+        "training_test.py::test_each_worker_draws_actions_from_its_own_stream",
+        "all draw from worker 0's",
+        "a3c/training.py",
+        "worker=number, game=n_updates",
+        "worker=0, game=n_updates",
     ),
     Proof(
         "With one worker, a run repeats bit for bit",
@@ -433,6 +452,20 @@ def copy_of_tree(folder: pathlib.Path) -> pathlib.Path:
     return shutil.copytree(ROOT, folder / "tree", ignore=LEFT_BEHIND)
 
 
+def run_tests(tests: Sequence[str], tree: pathlib.Path) -> "subprocess.CompletedProcess[str]":
+    """Run tests in a copy of the tree, as pytest names them there."""
+    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    # The slow cases of a test come with it, the weekly ones not.
+    paths = [f"tests/{test}" for test in tests]
+    return subprocess.run([*command, *paths], cwd=tree, capture_output=True, text=True)
+
+
+def check_green(tests: Iterable[str], tree: pathlib.Path) -> None:
+    """Raise unless all of them pass as long as nothing is changed."""
+    test = run_tests(sorted(set(tests)), tree)
+    assert test.returncode == 0, test.stdout[-4000:] + test.stderr[-2000:]
+
+
 def is_red(proof: Proof, tree: pathlib.Path) -> bool:
     """Make the change in a copy of the tree, run the test there, take the change back."""
     module = tree / proof.module
@@ -442,11 +475,7 @@ def is_red(proof: Proof, tree: pathlib.Path) -> bool:
     )
     module.write_text(text.replace(proof.old, proof.new), encoding="utf-8")
     try:
-        command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-        # The slow cases of a test come with it, the weekly ones not.
-        test = subprocess.run(
-            [*command, f"tests/{proof.test}"], cwd=tree, capture_output=True, text=True
-        )
+        test = run_tests([proof.test], tree)
     finally:
         module.write_text(text, encoding="utf-8")
     said = test.stdout[-2000:] + test.stderr[-2000:]
@@ -468,6 +497,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_of_tree(pathlib.Path(folder))
+        check_green([proof.test for proof in PROOFS], tree)
         for proof in PROOFS:
             print(f"{'red' if is_red(proof, tree) else 'STILL GREEN'}: {proof.test}", flush=True)
 

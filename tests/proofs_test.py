@@ -67,11 +67,29 @@ def tree(tmp_path_factory) -> pathlib.Path:
     return proofs.copy_of_tree(tmp_path_factory.mktemp("changed"))
 
 
+@pytest.fixture(scope="module")
+def green_tree(tree) -> pathlib.Path:
+    """One in which all these tests pass, before anything is changed."""
+    proofs.check_green([proof.test for proof in PROOFS], tree)
+    return tree
+
+
 @pytest.mark.weekly
 @pytest.mark.parametrize("proof", PROOFS, ids=[proof.guarantee for proof in PROOFS])
-def test_the_change_turns_its_test_red(proof, tree):
+def test_the_change_turns_its_test_red(proof, green_tree):
     """Analytic: made in a copy of the tree, and taken back."""
-    assert proofs.is_red(proof, tree)
+    assert proofs.is_red(proof, green_tree)
+
+
+@pytest.mark.slow
+def test_a_test_that_is_red_without_any_change_is_found(tree):
+    """Analytic: negative control of what `green_tree` says: this test needs the README's pictures, which
+    the copy lacks.
+    """
+    green = "losses_test.py::test_one_step_returns"
+    proofs.check_green([green], tree)
+    with pytest.raises(AssertionError, match="test_what_a_document_names_exists"):
+        proofs.check_green([green, "readme_test.py"], tree)
 
 
 @pytest.mark.slow

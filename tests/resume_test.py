@@ -86,7 +86,12 @@ def rows(folder: str) -> list[dict[str, str]]:
     ("env_id", "flags", "n_steps"),
     [
         (DRAWN, "--network mlp", (60, 120, 200)),
-        (DRAWN, "--network mlp --envs_per_worker 2 --seed 3", (200, 400)),
+        (
+            DRAWN,
+            "--network mlp --envs_per_worker 2 --seed 3 --initial_lr 1e-3 --lr_schedule linear"
+            " --lr_decay_to_zero_by_n_steps 500",
+            (200, 400),
+        ),
         (PONG, "--network small --steps_per_update 35 --max_n_noops 0", (105, 210)),
     ],
     ids=["vectors", "two environments", "frames"],

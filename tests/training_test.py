@@ -23,6 +23,7 @@ from a3c import (
     evaluation,
     logs,
     network,
+    seeding,
     stopping,
     training,
     watch,
@@ -123,6 +124,19 @@ def train(
 
 def worker_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("worker-")]
+
+
+def test_each_worker_draws_actions_from_its_own_stream(tmp_path, signals):
+    """Golden: before the first update, each generator is as `seeding` gives it for that worker."""
+    run = train(tmp_path / "run", signals, Envs(), Envs(), Envs(), more=("--seed", "5"))
+    info = checkpoint_files.read_info(run.folder / "checkpoints" / "ckpt-0")
+    states = [worker.generator for worker in info.position.workers]
+    expected = [
+        seeding.generator(5, seeding.Purpose.ACTIONS, worker=number).bit_generator.state
+        for number in range(3)
+    ]
+    assert states == expected
+    assert len({str(state) for state in states}) == 3
 
 
 def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):

@@ -2,8 +2,10 @@
 
 import functools
 import itertools
+import pathlib
 import re
 import threading
+import time
 import types
 from typing import Any
 
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import network, worker
+from a3c import checkpoint, checkpoint_files, network, worker
+from a3c.checkpoint import Checkpointer
+from a3c.checkpoint_files import Subject
 from a3c.shared import Counters, Counts, SharedState
 from a3c.stopping import StopFlag, Stopped
 from a3c.traced import Hyperparameters, LocalNetwork, Rollout, Traced
@@ -627,7 +631,69 @@ def test_sixteen_workers_stopped_at_some_moment_have_counted_what_they_did(n_upd
     n_games = [len([n for n, _ in ends if n < 3 * rollouts]) for rollouts in n_learned]
     assert counts.games == len(crew.of_kind(Game)) == sum(n_games)
     assert len([n for n in n_learned if n]) > 1
-    assert sum(envs.n_steps for envs in crew.envs) >= counts.steps
+    # Each step, each end and the first reset cost four.
+    n_resets = sum(n_games) + len([n for n in n_learned if n])
+    assert counts.frames == 4 * (counts.steps + n_resets)
+    assert sum(envs.n_frames for envs in crew.envs) > counts.frames
+
+
+class LetsOthersIn(NumberedEnvs):
+    """Lets other threads run where a worker asks for what it counts, between learning and the end."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("n_frames", "next_games"):
+            time.sleep(0.001)
+        return super().__getattribute__(name)
+
+
+def test_a_checkpoint_of_working_workers_is_of_one_moment(tmp_path: pathlib.Path) -> None:
+    """Analytic: an update that adds 1 to every weight and statistic leaves its number everywhere; steps,
+    games and the workers' positions are those of as many updates.
+    """
+    ends = {(n, 0) for n in range(2, 100_000, 5)}
+    shared = make_shared(10**9, rmsprop_initial=0.0)
+    everything = [*shared.weights.values(), *shared.mean_squares.values()]
+    for variable in everything:
+        variable.assign(tf.zeros_like(variable))
+
+    def apply(*_: object) -> tf.Tensor:
+        for variable in everything:
+            variable.assign_add(tf.ones_like(variable), use_locking=True)
+        return tf.constant(0.0)
+
+    shared.apply = apply
+    crew = Crew(shared, [LetsOthersIn(4, 1, terminations=ends) for _ in range(4)])
+    subject = Subject("toys/Numbers", "generic", "mlp", (N_INPUTS,), N_ACTIONS)
+    checkpointer = Checkpointer(tmp_path, shared, subject, {}, n_kept=100)
+    n_rows: dict[int, int] = {}  # in the positions, by the steps
+    prefixes: set[pathlib.Path] = set()
+
+    def read_position() -> None:
+        rows = [n for one in crew.workers for n in one.position.n_rows]
+        n_rows[shared.counters.read().steps] = sum(rows)
+
+    def save_and_stop() -> None:
+        try:
+            for _ in range(30):
+                prefixes.add(checkpointer.save(read_position))
+        finally:
+            crew.stop.set()
+
+    saver = threading.Thread(target=save_and_stop, daemon=True)
+    saver.start()
+    crew.run()
+    saver.join(TIMEOUT_SECONDS)
+    assert not crew.of_kind(Failure)
+    assert len(prefixes) > 5, "the workers have not come to work"
+    restored = make_shared(10**9)
+    for prefix in prefixes:
+        info = checkpoint_files.read_info(prefix)
+        checkpoint.restore(info, restored)
+        updates, steps = info.counters["updates"], info.counters["steps"]
+        assert steps == 3 * updates
+        assert info.counters["games"] == n_rows[steps]
+        for array in (*restored.weights.values(), *restored.mean_squares.values()):
+            np.testing.assert_array_equal(array, np.full(array.shape, updates, np.float32))
 
 
 @pytest.mark.parametrize(("n_steps", "n_updates"), [(1, 1), (6, 1), (7, 2), (12, 2)])
@@ -765,6 +831,26 @@ def test_the_learning_rate_follows_the_steps_done() -> None:
     crew.run()
     rates = [arguments[1] for _, arguments, _ in calls_of(calls, "learn")]
     np.testing.assert_allclose(rates, [0.8, 0.6, 0.4, 0.2, 0, 0], rtol=1e-6)
+
+
+def test_the_learning_rate_follows_the_steps_of_all_workers() -> None:
+    """Analytic: from 0.8 to 0 over 12 steps, in rollouts of 3; one worker's second two follow another's
+    first two.
+    """
+    hyperparameters = HYPERPARAMETERS._replace(initial_lr=0.8, lr_decay_to_zero_by_n_steps=12)
+    first_stop = StopFlag()
+    envs = [
+        NumberedEnvs(4, 1, on_step=lambda n: first_stop.set() if n == 6 else None),
+        NumberedEnvs(4, 1),
+    ]
+    crew = Crew(make_shared(15), envs, hyperparameters)  # three are given up half way
+    crew.workers[0]._stop = first_stop
+    calls = [record_all(local) for local in crew.locals]
+    rates = []
+    for w, of_worker in zip(crew.workers, calls, strict=True):
+        w.run()
+        rates.append([arguments[1] for _, arguments, _ in calls_of(of_worker, "learn")])
+    np.testing.assert_allclose(rates, [[0.8, 0.6], [0.4, 0.2]], rtol=1e-6)
 
 
 # Ends that nobody wished for
