@@ -188,8 +188,31 @@ def test_what_the_list_tells_is_of_the_files_in_full_or_the_sample() -> None:
 
 
 TREE = {
-    "a3c/tiny.py": "def add(a, b):\n    return a + b\n\n\ndef unused():\n    return 1\n",
-    "tests/tiny_test.py": "from a3c.tiny import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n",
+    "a3c/tiny.py": """
+NAME = "a"
+
+
+def add(a, b):
+    return a + b
+
+
+def unused():
+    return 1
+""",
+    "tests/tiny_test.py": """
+import pytest
+
+from a3c.tiny import NAME, add
+
+
+def test_add():
+    assert add(2, 3) == 5
+
+
+@pytest.mark.parametrize("name", [NAME])
+def test_whose_case_is_named_by_the_module(name):
+    assert name == NAME
+""",
     "tests/__init__.py": "",
     "run.py": """
 import pathlib, pytest, sys
@@ -198,29 +221,58 @@ from tests import mutants
 mutants.ROOT = pathlib.Path.cwd()
 mutants.RESULTS, mutants.EQUIVALENT = pathlib.Path("list.txt"), pathlib.Path("none.txt")
 mutants.warm_up = lambda: None
+mutants.CHECKED_EVERY = 2
+baseline_of = mutants.baseline_of
+mutants.baseline_of = lambda *given: print("checked") or baseline_of(*given)
 sys.exit(mutants.main(sys.argv[2:]))
 """,
 }
 
 
 def test_a_run_in_a_tree_of_its_own(tmp_path: pathlib.Path) -> None:
-    """Golden: what the tests notice is killed, the rest survives; the tree is left alone."""
+    """Golden: what the tests notice is killed, the rest survives, and a case that has lost its name is
+    no notice; the right source passes first and after two and four mutants; the tree is left alone.
+    """
     for name, text in TREE.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
 
     command = [sys.executable, "run.py", str(mutants.ROOT), "a3c/tiny.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
     section = mutants.read_results((tmp_path / "list.txt").read_text())["a3c/tiny.py"]
     statuses = {name: (result.status, result.by) for name, result in section.results.items()}
     test = "tests/tiny_test.py::test_add"
     assert statuses == {
+        "(module): 'a' → 'aX'": ("survived", "-"),
         "add: return a + b → return None": ("killed", test),
         "add: a + b → a - b": ("killed", test),
         "unused: 1 → 2": ("survived", "-"),
     }
+    assert done.stdout.splitlines().count("checked") == 3
     assert (tmp_path / "a3c/tiny.py").read_text() == TREE["a3c/tiny.py"]
+
+
+@pytest.mark.parametrize(
+    ("code", "failed", "status"),
+    [
+        (0, "-", "survived"),
+        (None, "-", "timeout"),
+        (1, "a_test.py::test_a", "killed"),
+        (2, "a_test.py(import)", "killed"),
+        (-11, "-", "killed"),
+    ],
+)
+def test_what_an_end_says_of_a_mutant(code, failed, status) -> None:
+    """Analytic: by pytest's codes; minus a signal's number where the process crashed."""
+    assert mutants.status_of(mutants.Outcome(code, failed, 1.0)) == status
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4, 5, 99, -9])
+def test_an_end_that_no_test_is_the_reason_of_says_nothing(code) -> None:
+    """Analytic: neither a wrong name of a test nor a lack of memory is a notice."""
+    with pytest.raises(SystemExit, match=f"ended with {code},"):
+        mutants.status_of(mutants.Outcome(code, "-", 1.0))
 
 
 def test_a_process_that_hangs_is_ended_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
