@@ -57,7 +57,9 @@ VARIANTS = {
     "oneDNN on": Variant(ONEDNN),
     "oneDNN off, 1 thread": Variant(EIGEN, 1),
     "oneDNN on, 1 thread": Variant(ONEDNN, 1),
-    "oneDNN on, AVX2 only": Variant(ONEDNN | {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
+    "oneDNN on, AVX2 only": Variant(
+        ONEDNN | {"ONEDNN_MAX_CPU_ISA": "AVX2", "XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}
+    ),
     "oneDNN off, no XLA": Variant(EIGEN, more="--no_xla"),
     "other rounding, 1": Variant(rounding_seed=1),
     "other rounding, 2": Variant(ONEDNN, 1, rounding_seed=2),

@@ -14,6 +14,7 @@ writes tests/pinned/rounding.csv), and the tolerance is a multiple of it.
 
 import csv
 import hashlib
+import itertools
 import json
 import pathlib
 import tempfile
@@ -30,6 +31,7 @@ ROUNDING = FOLDER / "rounding.csv"
 N_ENTRIES = 32  # of each weight, drawn from those that moved
 N_SIGNS = 32  # at most, of those that moved farthest, and at least half as far as the farthest
 N_DRAWS = 100
+N_GAMES = 5
 FIGURES = ("norm", "mean", "entries")
 
 
@@ -103,6 +105,7 @@ def summary(pin: Pin, run: "Run") -> dict[str, Any]:
         "policy_scale": pin.policy_scale,
         "initial_weights": {name: _hash(w) for name, w in run.start["weights"].items()},
         "draws": _draws(run),
+        "games_begin_with": _beginnings(run),
         "first_seen": [_hash(seen) for seen in run.first_seen],
         # action, reward, end of an episode, observation: of each environment
         "steps": [
@@ -135,6 +138,19 @@ def _draws(run: "Run") -> str:
     flat = np.zeros((len(run.first_seen), n_actions), np.float32)
     drawn = [worker.sample_actions(flat, generator) for _ in range(N_DRAWS)]
     return "".join(str(action) for actions in drawn for action in actions)
+
+
+def _beginnings(run: "Run") -> list[str]:
+    """Of each environment's first games: the no-ops, and what the emulator would be seeded with."""
+    from a3c import env
+
+    seed, found = run.params.seed, []
+    for k in range(len(run.first_seen)):
+        n_noops = env._n_noops(seed, 0, k, 0, run.params.max_n_noops)
+        seeds = env._emulator_seeds(seed, 0, k, 0, every_game=True)
+        games = itertools.islice(zip(n_noops, seeds, strict=True), N_GAMES)
+        found.append(" ".join(f"{n}:{emulator_seed}" for n, emulator_seed in games))
+    return found
 
 
 def _figures(change: np.ndarray) -> dict[str, Any]:
@@ -198,6 +214,8 @@ def input_differences(pinned: Mapping[str, Any], run: "Run") -> list[str]:
             return [f"randomness: the initial weights {name} are others"]
     if found["draws"] != pinned["draws"]:
         return ["randomness: the stream that actions are drawn from is another"]
+    if found["games_begin_with"] != pinned["games_begin_with"]:
+        return ["randomness: games begin with other no-ops, or other seeds of the emulator"]
     if found["first_seen"] != pinned["first_seen"]:
         return ["environment: the first observation is another"]
     for n, (new, old) in enumerate(zip(found["steps"], pinned["steps"], strict=False)):

@@ -31,6 +31,16 @@ def test_100_updates_are_as_they_were(name):
     assert pins.differences(pins.load(name), run, pins.tolerances(name)) == []
 
 
+@pytest.mark.slow
+def test_a_run_as_it_is_by_default_repeats_bit_for_bit():
+    """Golden: one worker on Pong with the preset's network, acting compiled; weights and statistics."""
+    one, other = (pins.run(pins.PINS["pong-ocd"]) for _ in range(2))
+    for part in ("weights", "mean_squares"):
+        for name, array in one.end[part].items():
+            assert array.tobytes() == other.end[part][name].tobytes(), name
+        assert one.change(part)["dense_kernel"].any()
+
+
 @pytest.mark.weekly
 @pytest.mark.parametrize("name", pins.PINS)
 def test_another_rounding_is_within_the_tolerance(name):
@@ -94,6 +104,8 @@ def sensitivity() -> dict[str, dict[str, str]]:
         ("vector-truncated", "--initial_lr 1.01e-4"),
         ("side-clipped", "--rmsprop_epsilon 1.01e-5"),
         ("side-decided", "--entropy_bonus 0.101"),
+        pytest.param("pong-ocd", "--initial_lr 1.01e-4", marks=pytest.mark.slow),
+        pytest.param("pong-1x4", "--initial_lr 7.07e-4", marks=pytest.mark.slow),
     ],
 )
 def test_a_hyperparameters_third_digit_turns_a_pin_red(name, more):
@@ -236,12 +248,15 @@ def test_changed_inputs_are_named_first_and_for_what_they_are():
     other_start["weights"]["policy_bias"][2] = np.nextafter(
         other_start["weights"]["policy_bias"][2], np.float32(9)
     )
-    other_params = command_line.parse(["--steps_per_update", "3", "--seed", "1", "X-v0"]).params
+    flags = ["--steps_per_update", "3", "X-v0"]
+    other_params = command_line.parse(["--seed", "1", *flags]).params
+    other_starts = command_line.parse(["--max_n_noops", "29", *flags]).params
     seen = run.steps[3].seen.copy()
     seen[1, 2] ^= 1
     for changed, line in (
         (run._replace(start=other_start), "randomness: the initial weights policy_bias are"),
         (run._replace(params=other_params), "randomness: the stream"),
+        (run._replace(params=other_starts), "randomness: games begin with other no-ops"),
         (run._replace(first_seen=run.first_seen + 1), "environment: the first observation"),
         (with_step(3, actions=(run.steps[3].actions + 1) % 3), "arithmetic: of step 3 (update 1)"),
         (with_step(3, rewards=np.array([0.0, 3.5], np.float32)), "environment: step 3"),
