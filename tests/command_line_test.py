@@ -246,10 +246,7 @@ def test_help_tells_everything_of_every_flag(capsys):
     assert "--wake_interval_seconds" not in text
 
 
-# A slow machine is no failure.
-patient = hypothesis.settings(
-    deadline=None, max_examples=200, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+patient = hypothesis.settings(max_examples=200)
 numbers = st.one_of(
     st.integers().map(str), st.floats().map(repr), st.sampled_from(["1e7", "-1e-4", "0x1", "1e999"])
 )

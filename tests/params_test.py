@@ -215,15 +215,31 @@ def test_args_json_must_be_whole():
             params.from_json(other)
 
 
-# A slow machine is no failure.
-patient = hypothesis.settings(
-    deadline=None, max_examples=200, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+patient = hypothesis.settings(max_examples=200)
 jsons = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
+
+
+@hypothesis.given(st.sampled_from([n for n, k in params.KNOBS.items() if k.within]), st.data())
+def test_a_number_is_taken_where_it_is_in_its_range(name, data):
+    """Analytic: the ends belong to it, and what is no number does not."""
+    low, high = params.KNOBS[name].within
+    is_whole = float not in params.TYPES[name]
+    near = [low, high, low - 1, high + 1]
+    if not is_whole:
+        near += [math.nextafter(low, -math.inf), math.nextafter(high, math.inf), math.nan]
+    value = data.draw(st.sampled_from(near) | (st.integers() if is_whole else st.floats()))
+    content = params.to_json(command_line.parse([PONG]))
+    content["params"][name] = value
+    try:
+        params.from_json(content)
+        is_refused = False
+    except BadInput as error:
+        is_refused = "out of range" in str(error)
+    assert is_refused == (not low <= value <= high)
 
 
 @patient
