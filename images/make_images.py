@@ -29,10 +29,13 @@ NUMBERED_UPDATE = 16
 PLAY = "preprocessing_play.gif"
 N_DECISIONS = 600
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# So little that the agent stays who it is: on one environment, a learning rate for many would have it
+# lose every point within these updates.
+LEARNING_RATE = 1e-6
 # Settings of its run that a look at an agent takes over.
 TAKEN_OVER = {
     *("discount", "entropy_bonus", "value_loss_coef", "max_grad_norm", "loss_reduction"),
-    *("initial_lr", "rmsprop_decay", "rmsprop_epsilon", "steps_per_update", "preprocessing"),
+    *("rmsprop_decay", "rmsprop_epsilon", "steps_per_update", "preprocessing"),
     *("max_n_noops", "no_clip_rewards", "no_end_on_life_loss", "seed"),
 }
 
@@ -120,6 +123,7 @@ def debug(
             *(
                 f"--network={info.subject.network}",
                 f"--log_dir={folder / 'run'}",
+                f"--initial_lr={LEARNING_RATE}",
                 *settings,
                 *flags,
             ),

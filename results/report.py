@@ -50,7 +50,8 @@ OTHERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 
 # How the names of runs begin that belong together.
 Beginning = str | tuple[str, ...]
-FAST = "pong-fast-"
+# The settings of `make bench` that are as wide as two cores like it: `small` and `nature`.
+FAST = ("pong-fast-", "pong-nature-")
 PRESETS = ("pong-ocd-", "pong-paper-")
 WORKERS = "workers/"
 
@@ -308,6 +309,7 @@ def texts(runs: Sequence[Published]) -> dict[tuple[pathlib.Path, str], str]:
 # Each picture's runs, by the beginning of their names, and how plot_runs.py draws them.
 PICTURES: dict[str, tuple[Beginning, list[str]]] = {
     "pong.png": (FAST, ["--x", "hours", "--references"]),
+    "pong-steps.png": ("pong-", []),
     "presets.png": (PRESETS, ["--references", "--figures"]),
     "workers.png": (WORKERS, []),
     "workers-hours.png": (WORKERS, ["--x", "hours"]),
