@@ -424,41 +424,32 @@ def test_initial_weights_repeat_with_the_seed_and_no_two_layers_are_equal(scheme
         assert (one[f"policy_{layer}"] != one[f"value_{layer}"]).mean() > 0.99
 
 
+def said_after_the_start(code: str) -> list[str]:
+    """What a process of its own prints, in which TensorFlow has just been started: that can be done
+    but once.
+    """
+    start = "import tensorflow as tf; from a3c import network; network.start_tensorflow();"
+    command = [sys.executable, "-c", start + code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
 def test_no_operation_is_split_over_threads():
-    """Analytic: as TensorFlow says after its start, in a process of its own: it can be told but once."""
-    told = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import tensorflow as tf; from a3c import network; network.start_tensorflow();"
-            "threads = tf.config.threading; print(threads.get_inter_op_parallelism_threads(),"
-            " threads.get_intra_op_parallelism_threads())",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+    """Analytic: as TensorFlow says after its start."""
+    threads = said_after_the_start(
+        "threads = tf.config.threading; print(threads.get_inter_op_parallelism_threads(),"
+        " threads.get_intra_op_parallelism_threads())"
     )
-    assert told.stdout.split() == ["-1", "1"]
+    assert threads == ["-1", "1"]
 
 
 def test_starting_leaves_no_thread_to_be_started_later() -> None:
-    """Analytic: as many threads after what a run does, compiled and not, as before, in a process of
-    its own. One that started later would let in the signals that are let in at that moment.
+    """Analytic: as many threads after what a run does, compiled and not, as before. One that started
+    later would let in the signals that are let in at that moment.
     """
-    told = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import os, tensorflow as tf; from a3c import network; network.start_tensorflow();"
-            "count = lambda: print(len(os.listdir('/proc/self/task')));"
-            "count(); product = lambda x: tf.matmul(x, x); x = tf.ones((64, 64));"
-            "[tf.function(product, jit_compile=c)(x) for c in (True, False)]; count()",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+    before, after = said_after_the_start(
+        "import os; count = lambda: print(len(os.listdir('/proc/self/task')));"
+        "count(); product = lambda x: tf.matmul(x, x); x = tf.ones((64, 64));"
+        "[tf.function(product, jit_compile=c)(x) for c in (True, False)]; count()"
     )
-    before, after = told.stdout.split()
     assert before == after
