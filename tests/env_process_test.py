@@ -36,15 +36,20 @@ DEADLINE_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def processes(name, n_envs=1, worker=0, **kwargs):
-    """Processes of vector toys, always closed; described as what the broken ones would be."""
-    description = describe_env(EnvSettings(TOY + "Vector-v0", 0))
-    settings = EnvSettings(name, seed=0)
+def opened(settings, worker=0, n_envs=1, description=None, **kwargs):
+    """Environments of one worker, in processes, always closed; of two slots."""
+    description = description or describe_env(settings)
     envs = EnvProcesses(settings, worker, n_envs, description, 2, **kwargs)
     try:
         yield envs
     finally:
         envs.close()
+
+
+def processes(name, n_envs=1, worker=0, **kwargs):
+    """Vector toys, described as what the broken ones would be."""
+    description = describe_env(EnvSettings(TOY + "Vector-v0", 0))
+    return opened(EnvSettings(name, seed=0), worker, n_envs, description, **kwargs)
 
 
 def is_running(pid):
@@ -320,9 +325,8 @@ def test_a_broken_environment_is_replaced(tmp_path, how):
         TOY + {"killed": "Vector-v0", "hangs": "HangsInStep-v0", "raises": "RaisesInStep-v0"}[how]
     )
     settings = EnvSettings(name, seed=3, monitor_dir=str(tmp_path))
-    description = describe_env(settings)
-    with contextlib.closing(
-        EnvProcesses(settings, 1, 3, description, 2, DEADLINE_SECONDS, None, RestartLimit())
+    with opened(
+        settings, 1, 3, timeout_seconds=DEADLINE_SECONDS, restart_limit=RestartLimit()
     ) as envs:
         envs.reset(0)
         for env in (0, 2) if how != "killed" else ():
@@ -369,9 +373,7 @@ def test_a_game_that_nobody_heard_of_is_in_no_file(tmp_path):
     path.write_text('#{"t_start": 0.0, "env_id": "x"}\nr,l,t\n7.0,8,9.0\n')
     before = path.read_text()
     settings = EnvSettings(TOY + "RaisesInReset-v0", seed=0, monitor_dir=str(tmp_path))
-    with contextlib.closing(
-        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
-    ) as envs:
+    with opened(settings, 0, 1, restart_limit=RestartLimit()) as envs:
         envs.reset(0)
         for _ in range(4):
             assert envs.step(np.array([1]), 0).replaced == []
@@ -394,9 +396,7 @@ def test_games_that_a_full_disk_keeps_from_the_file_are_not_lost_with_their_proc
     path = tmp_path / "0.0.monitor.csv"
     settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(tmp_path))
     heard = []
-    with contextlib.closing(
-        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
-    ) as envs:
+    with opened(settings, 0, 1, restart_limit=RestartLimit()) as envs:
 
         def play(action):
             while not (games := envs.step(np.array([action]), 0).games):
@@ -427,9 +427,7 @@ def test_what_waited_for_room_is_written_at_the_end(tmp_path):
     """
     place = tmp_path / "monitor"
     settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(place))
-    with contextlib.closing(
-        EnvProcesses(settings, 0, 2, describe_env(settings), 2, restart_limit=RestartLimit())
-    ) as envs:
+    with opened(settings, 0, 2, restart_limit=RestartLimit()) as envs:
         envs.reset(0)
         for _ in range(5):
             games = envs.step(np.array([1, 1]), 0).games
@@ -467,9 +465,7 @@ def test_a_monitor_file_that_is_closed_to_us_does_not_keep_a_process_from_being_
     def refused(*arguments):
         raise PermissionError(13, "Permission denied")
 
-    with contextlib.closing(
-        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
-    ) as envs:
+    with opened(settings, 0, 1, restart_limit=RestartLimit()) as envs:
         envs.reset(0)
         monkeypatch.setattr(worker_envs, "cut_back", refused)
         os.kill(envs.pids[0], signal.SIGKILL)
@@ -480,9 +476,7 @@ def test_a_monitor_file_that_is_closed_to_us_does_not_keep_a_process_from_being_
 def test_games_that_ended_unheard_are_not_played_again(tmp_path):
     """Analytic: two have rows that nobody was told of, and a third may have been begun: the next is 3."""
     settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(tmp_path))
-    with contextlib.closing(
-        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
-    ) as envs:
+    with opened(settings, 0, 1, restart_limit=RestartLimit()) as envs:
         envs.reset(0)
         path = tmp_path / "0.0.monitor.csv"
         before = path.read_text()
@@ -510,9 +504,7 @@ def test_a_new_process_has_streams_that_were_not_used():
     """
     name = TOY + "ShortNumbers-v0"  # of 90 frames
     settings = EnvSettings(name, seed=0)
-    with contextlib.closing(
-        EnvProcesses(settings, 0, 1, describe_env(settings), 2, restart_limit=RestartLimit())
-    ) as envs:
+    with opened(settings, 0, 1, restart_limit=RestartLimit()) as envs:
         envs.reset(0)
         n_games = 0
         while n_games < 2:
@@ -528,9 +520,7 @@ def test_a_new_process_has_streams_that_were_not_used():
 def test_a_process_that_dies_before_its_first_step_is_replaced_too(when):
     """Analytic: the next step tells of it; the first observation is there."""
     settings = EnvSettings(TOY + "Vector-v0", seed=0)
-    with contextlib.closing(
-        EnvProcesses(settings, 0, 2, describe_env(settings), 2, restart_limit=RestartLimit())
-    ) as envs:
+    with opened(settings, 0, 2, restart_limit=RestartLimit()) as envs:
         if when == "before it is reset":
             envs.wait_until_ready()
         os.kill(envs.pids[1], signal.SIGKILL)
@@ -555,9 +545,7 @@ def test_what_breaks_again_and_again_ends_with_its_own_error():
     """Analytic: RaisesInStep's every game breaks; three restarts are allowed, for both environments together."""
     settings = EnvSettings(TOY + "RaisesInStep-v0", seed=0)
     limit = RestartLimit(n=3)
-    with contextlib.closing(
-        EnvProcesses(settings, 0, 2, describe_env(settings), 2, restart_limit=limit)
-    ) as envs:
+    with opened(settings, 0, 2, restart_limit=limit) as envs:
         envs.reset(0)
         replaced = []
 
@@ -578,9 +566,7 @@ def test_what_breaks_again_and_again_ends_with_its_own_error():
 def course(name, n_processes, n_steps):
     """All that so many steps of four environments bring, with their processes."""
     settings = EnvSettings(TOY + name, seed=1)
-    with contextlib.closing(
-        EnvProcesses(settings, 2, 4, describe_env(settings), 2, n_processes=n_processes)
-    ) as envs:
+    with opened(settings, 2, 4, n_processes=n_processes) as envs:
         pids = envs.pids
         envs.reset(0)
         seen = [envs.observations.copy()]
@@ -610,17 +596,7 @@ def test_it_does_not_matter_how_environments_share_processes(name):
 def test_a_process_of_two_is_replaced_with_both():
     """Analytic: environments 2 and 3 begin new games, with streams of their own; 0 and 1 play on."""
     settings = EnvSettings(TOY + "Vector-v0", seed=0)
-    with contextlib.closing(
-        EnvProcesses(
-            settings,
-            1,
-            4,
-            describe_env(settings),
-            2,
-            restart_limit=RestartLimit(),
-            n_processes=2,
-        )
-    ) as envs:
+    with opened(settings, 1, 4, restart_limit=RestartLimit(), n_processes=2) as envs:
         envs.reset(0)
         actions = np.array([0, 1, 0, 1])
         for slot in (1, 0):

@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import pathlib
 import tempfile
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -146,6 +147,24 @@ def nothing_ends(rollout: oracle.Rollout) -> oracle.Rollout:
     return rollout._replace(continues=np.ones_like(rollout.continues))
 
 
+def replayed(
+    run: Run,
+    twin: Callable[[oracle.Rollout], oracle.Rollout] = lambda rollout: rollout,
+    hidden: bool = True,
+) -> Replay:
+    """The oracle, after the rollouts of run as twin changes them."""
+    ours = start(run)
+    for rollout in oracle_replay.rollouts(run, ours, hidden=hidden):
+        ours.update(twin(rollout))
+    return ours
+
+
+def assert_far_off(run: Run, **changes: Any) -> None:
+    ours = replayed(run, **changes)
+    for part in ("weights", "mean_squares"):
+        assert max(worst(run, ours, part).values()) > 10
+
+
 CONTROLS = by_cases([Case("mlp", "mean", 4), Case("small", "mean", 4)])
 
 
@@ -162,23 +181,13 @@ CONTROLS = by_cases([Case("mlp", "mean", 4), Case("small", "mean", 4)])
 )
 def test_other_rollouts_give_other_weights(twin, case):
     """Parity: negative control, whose weights and statistics lie far outside the bound."""
-    run = record(case)
-    ours = start(run)
-    for rollout in oracle_replay.rollouts(run, ours):
-        ours.update(twin(rollout))
-    for part in ("weights", "mean_squares"):
-        assert max(worst(run, ours, part).values()) > 10
+    assert_far_off(record(case), twin=twin)
 
 
 @CONTROLS
 def test_without_the_values_that_time_limits_hide_weights_are_others(case):
     """Parity: negative control, as those before."""
-    run = record(case)
-    ours = start(run)
-    for rollout in oracle_replay.rollouts(run, ours, hidden=False):
-        ours.update(rollout)
-    for part in ("weights", "mean_squares"):
-        assert max(worst(run, ours, part).values()) > 10
+    assert_far_off(record(case), hidden=False)
 
 
 def replayed_with(case: Case, name: str, factor: float) -> list[str]:
@@ -186,10 +195,7 @@ def replayed_with(case: Case, name: str, factor: float) -> list[str]:
     run = record(case)
     value = getattr(run.params, name) * factor
     changed = run._replace(params=dataclasses.replace(run.params, **{name: value}))
-    ours = start(changed)
-    for rollout in oracle_replay.rollouts(changed, ours):
-        ours.update(rollout)
-    return too_far(run, ours, "weights")
+    return too_far(run, replayed(changed), "weights")
 
 
 @by_cases([Case("mlp", "mean", 4), Case("small", "mean", 4), Case("small", "sum", 4)])
