@@ -71,6 +71,7 @@ def test_a_loss_that_is_not_finite_is_enough(monkeypatch):
     monkeypatch.setattr(traced.losses, "a3c_losses", poisoned)
     crew, failed = run_and_fail({})
     assert failure.in_one_line(failed.error) == "loss not finite"
+    assert "loss not finite : Tensor had Inf values" in failed.traceback
     assert crew.shared.counters.read().updates == 0
     assert_same_weights(numpy_weights(crew.shared.weights), numpy_weights(make_shared(1).weights))
 

@@ -72,7 +72,7 @@ MORE_TESTS = {
     "colours": ("env", "replay_by_hand"),
     "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
     "network": ("worker", "checkpoint", "oracle_replay", "pins"),
-    "traced": ("worker", "properties", "learning", "shared", "oracle_replay"),
+    "traced": ("worker", "failure", "properties", "learning", "shared", "oracle_replay"),
     "worker": ("properties", "learning", "training"),
     "env": ("replay_by_hand",),
     "worker_envs": ("env", "env_process", "host", "replay_by_hand"),
