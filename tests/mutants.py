@@ -73,7 +73,7 @@ MORE_TESTS = {
     "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
     "network": ("worker", "checkpoint", "oracle_replay", "pins"),
     "traced": ("worker", "failure", "properties", "learning", "shared", "oracle_replay"),
-    "worker": ("properties", "learning", "training"),
+    "worker": ("failure", "properties", "learning", "training"),
     "env": ("replay_by_hand",),
     "worker_envs": ("env", "env_process", "host", "replay_by_hand"),
     "env_process": ("env", "host", "replay_by_hand"),

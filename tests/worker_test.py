@@ -23,7 +23,7 @@ from a3c.worker import EnvRestart, Failure, Game, Measurement, Report, Worker
 from tests.fakes import BanditEnvs, NumberedEnvs
 from tests.processes import wait_until
 
-TIMEOUT_SECONDS = 300  # of a test that would otherwise hang; none comes near it
+TIMEOUT_SECONDS = 120  # of a test that would otherwise hang; none comes near it
 
 N_INPUTS, N_ACTIONS = 3, 4
 SHAPES = network.weight_shapes("mlp", (N_INPUTS,), N_ACTIONS)
