@@ -180,7 +180,7 @@ class EnvProcess:
         first: int,
         name: str,
         timeout_seconds: float,
-        is_stopped: Callable[[], bool] = lambda: False,
+        is_stopped: Callable[[], bool],
         host: Host | None = None,
     ) -> None:
         """Start the process, or add to a host; the environments are made after this has returned."""
@@ -268,9 +268,7 @@ _PROCESSES = threading.Lock()
 
 @functools.cache
 def _context() -> Any:
-    """Return the way to start processes: a fork server that holds `a3c.env`, or else spawn."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
+    """Return the way to start processes: a fork server that holds `a3c.env`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["a3c.env", "a3c.env_serving"])
     # What a shell allows is often 1024.
@@ -288,7 +286,6 @@ def _context() -> Any:
 
 def check_limit_of_files(n_processes: int) -> None:
     """EnvError where this process may not open as many files as so many processes take."""
-    _context()  # which has raised the limit as far as that goes
     needed = FILES_BESIDES + FILES_PER_PROCESS * n_processes
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and needed > most:
@@ -300,10 +297,10 @@ def check_limit_of_files(n_processes: int) -> None:
 
 @contextlib.contextmanager
 def _server_environment() -> Iterator[None]:
-    """Let a fork server that starts meanwhile find this package, and keep it single-threaded.
+    """Let a fork server that starts meanwhile find this package, and have NumPy use one thread.
 
     It looks for the modules it is to load in the working directory only, which need not be ours;
-    and what forks should have one thread, while OpenBLAS starts its own when loaded.
+    and cores are shared out among the processes already.
     """
     root = str(pathlib.Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

@@ -35,6 +35,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEADLINE_SECONDS = 30.0
 
 
+def never():
+    return False
+
+
 @contextlib.contextmanager
 def opened(settings, worker=0, n_envs=1, description=None, **kwargs):
     """Environments of one worker, in processes, always closed; of two slots."""
@@ -178,7 +182,7 @@ def test_what_the_system_cannot_start_is_said_in_one_line():
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
             with pytest.raises(EnvError, match="^number 7 cannot be started: Too many open files$"):
-                EnvProcess([make], memory, 0, "number 7", DEADLINE_SECONDS)
+                EnvProcess([make], memory, 0, "number 7", DEADLINE_SECONDS, never)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -280,7 +284,7 @@ def test_building_has_its_time_whatever_a_step_has():
     """Analytic: the timeout is for steps; a process that starts may wait for a processor first."""
     memory = SharedObservations(1, 1, (2,), "float32")
     make = functools.partial(make_env, EnvSettings(TOY + "Vector-v0", 0))
-    process = EnvProcess([make], memory, 0, "the impatient one", 1.5)
+    process = EnvProcess([make], memory, 0, "the impatient one", 1.5, never)
     try:
         assert process._patience_seconds == env_process.LEAST_BUILDING_SECONDS
         process.receive()
@@ -492,7 +496,7 @@ def break_no_more(envs, env, settings):
     sound = dataclasses.replace(settings, env_id=TOY + "Vector-v0")
     envs._processes[env].end()
     make = functools.partial(make_env, sound, 1, env, 0)
-    envs._processes[env] = EnvProcess([make], envs._memory, env, "sound", DEADLINE_SECONDS)
+    envs._processes[env] = EnvProcess([make], envs._memory, env, "sound", DEADLINE_SECONDS, never)
     envs._processes[env].receive()
     envs._processes[env].request_reset(0)
     envs._processes[env].receive()
@@ -669,7 +673,7 @@ def test_processes_share_rows_of_one_memory():
     slots[:] = -1
     make = functools.partial(make_env, EnvSettings(TOY + "Vector-v0", 0))
     for _ in range(2):
-        process = EnvProcess([make], memory, 1, "the one in the middle", DEADLINE_SECONDS)
+        process = EnvProcess([make], memory, 1, "the one in the middle", DEADLINE_SECONDS, never)
         process.receive()
         process.request_reset(0)
         assert process.receive() == [(False, False, 0.0, 0, [])]
@@ -780,6 +784,25 @@ def test_a_program_may_open_as_many_files_as_the_system_lets_it(program):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert process.wait(DEADLINE_SECONDS) == 0
     assert limits == [hard, hard]
+
+
+def test_an_environment_keeps_to_one_thread(monkeypatch, program):
+    """Analytic: there are as many processes as use every core, so NumPy has none to spread over."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)  # of the tests' own
+    _, (pid, *_) = program(TOY + "Multiplies-v0", "wait")
+    assert len(os.listdir(f"/proc/{pid}/task")) == 1
+
+
+@pytest.mark.parametrize(
+    ("most", "is_enough"), [(88, True), (87, False), (resource.RLIM_INFINITY, True)]
+)
+def test_more_processes_than_files_allow_are_refused_before_they_start(
+    monkeypatch, most, is_enough
+):
+    """Analytic: three files a process, 64 beside."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, most))
+    with contextlib.nullcontext() if is_enough else pytest.raises(EnvError, match="allows 87"):
+        env_process.check_limit_of_files(8)
 
 
 def test_a_program_that_forgets_to_close_still_ends(program):

@@ -157,7 +157,8 @@ def test_order_of_the_layers():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("PongNoFrameskp-v4", "did you mean PongNoFrameskip-v4 or"),
+        ("PongNoFrameskp-v4", r"did you mean PongNoFrameskip-v4 or \S+ or \S+\?$"),
+        ("tests.toys:Pong-v9", r"did you mean Pong-v\d or"),
         ("cartpole-v1", "did you mean CartPole-v1 or"),
         ("CartPole-v77", "did you mean CartPole-v1 or"),
         ("qqqqqqqq", "unknown environment qqqqqqqq"),

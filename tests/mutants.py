@@ -26,6 +26,7 @@ import contextlib
 import ctypes
 import fcntl
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -74,17 +75,17 @@ MORE_TESTS = {
     "network": ("worker", "checkpoint", "oracle_replay", "pins"),
     "traced": ("worker", "failure", "properties", "learning", "shared", "oracle_replay"),
     "worker": ("failure", "properties", "learning", "training"),
-    "env": ("replay_by_hand",),
+    "env": ("replay_by_hand", "preprocessing_play"),
     "worker_envs": ("env", "env_process", "host", "replay_by_hand"),
-    "env_process": ("env", "host", "replay_by_hand"),
-    "env_serving": ("env", "env_process", "host"),
+    "env_process": ("env", "host", "env_fault", "replay_by_hand"),
+    "env_serving": ("env", "env_process", "host", "env_fault"),
     "seeding": ("properties", "env", "training"),
     "debug_wrappers": ("env", "preprocessing"),
-    "run_dir": ("train",),
+    "run_dir": ("resume", "safety", "train"),
     "params": ("command_line", "train"),
     "command_line": ("params", "train"),
     "logs": ("training", "train"),
-    "checkpoint": ("training", "train"),
+    "checkpoint": ("evaluator", "resume", "training", "train"),
     "checkpoint_files": ("checkpoint", "resume", "safety"),
     "stopping": ("train",),
     "training": ("train",),
@@ -93,6 +94,13 @@ MORE_TESTS = {
     "__init__": ("setup", "train"),
     "appending": ("disk", "logs", "monitor", "resume"),
     "atari_scores": ("evaluation",),
+    "bundle": ("checkpoint", "fuzz"),
+    "evaluation": ("evaluator", "run_checkpoint"),
+    "evaluator": ("training", "resume"),
+    "resume": ("watch", "train"),
+    "screens": ("views", "preprocessing_play", "run_checkpoint"),
+    "views": ("preprocessing_play", "run_checkpoint"),
+    "words": ("failure", "run_checkpoint"),
     "events": ("logs", "resume"),
     "position": ("worker", "checkpoint", "resume"),
 }
@@ -399,17 +407,20 @@ class Baseline(NamedTuple):
 
     def rounds(self, function: str, own_file: str) -> list[list[str]]:
         """Return the tests that entered the function, those of the module's own file first, and
-        the quickest first in both, and of the others as many as take OTHERS_SECONDS. What no test
-        entered, because it runs in other processes or on import, all may notice."""
+        the quickest first in both, and of the others as many as take OTHERS_SECONDS; then so much of
+        the module's own file again, whatever it entered: what is cached, one test enters for all.
+        What no test entered, because it runs in other processes or on import, all may notice."""
         tests = sorted(self.seconds, key=self.seconds.__getitem__)
         entered = [test for test in tests if function in self.entered.get(test, ())] or tests
         own = [test for test in entered if test.startswith(own_file)]
-        others, seconds = [], 0.0
-        for test in entered:
-            seconds += 0.0 if test in own else self.seconds[test]
-            if test not in own and seconds < OTHERS_SECONDS:
-                others.append(test)
-        return [tests for tests in (own, others) if tests]
+        others = self._first([test for test in entered if test not in own])
+        rest = [test for test in tests if test.startswith(own_file) and test not in own]
+        return [tests for tests in (own, others, self._first(rest)) if tests]
+
+    def _first(self, tests: Sequence[str]) -> list[str]:
+        """Return as many as take OTHERS_SECONDS."""
+        seconds = itertools.accumulate(self.seconds[test] for test in tests)
+        return [test for test, sum_ in zip(tests, seconds, strict=True) if sum_ < OTHERS_SECONDS]
 
     def limit(self, tests: Iterable[str]) -> float:
         """Return how long to wait for tests that took so long: a busy machine is five times slower."""

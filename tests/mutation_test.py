@@ -157,6 +157,29 @@ def test_every_file_has_tests() -> None:
     assert set(mutants.MORE_TESTS) <= {pathlib.Path(path).stem for path in mutants.sources()}
 
 
+def test_the_tests_that_a_mutant_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analytic: own, others while there is time, and then the own file's rest, the quickest first."""
+    monkeypatch.setattr(mutants, "OTHERS_SECONDS", 10)
+    baseline = mutants.Baseline(
+        {
+            "a.py::slow": 90.0,
+            "a.py::own": 4.0,
+            "a.py::rest": 3.0,
+            "b.py::long": 8.0,
+            "b.py::b": 7.0,
+        },
+        {"a.py::slow": ["f"], "a.py::own": ["f", "g"], "b.py::long": ["f"], "b.py::b": ["f"]},
+    )
+    assert baseline.rounds("f", "a.py") == [
+        ["a.py::own", "a.py::slow"],
+        ["b.py::b"],
+        ["a.py::rest"],
+    ]
+    assert baseline.rounds("g", "a.py") == [["a.py::own"], ["a.py::rest"]]
+    everything = ["a.py::rest", "a.py::own", "a.py::slow"]
+    assert baseline.rounds("h", "a.py") == [everything, ["b.py::b"]]
+
+
 def test_wilsons_interval() -> None:
     """Analytic: the textbook's 8 of 10."""
     assert mutants.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)

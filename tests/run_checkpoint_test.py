@@ -364,11 +364,13 @@ def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
             "#!/bin/sh\necho \"Unknown encoder 'libx264'\" >&2\nexit 8\n",
             "Unknown encoder 'libx264'",
         ),
+        ("#!/bin/sh\nprintf '\\377 no text' >&2\nexit 8\n", "\ufffd no text"),
+        ("#!/bin/sh\nexit 8\n", "ffmpeg failed"),
     ],
 )
 def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, ffmpeg, words):
-    """Analytic: no ffmpeg at all, none where it should be, or one that cannot write H.264. Before
-    anything is played; no empty film is left."""
+    """Analytic: no ffmpeg at all, none where it should be, or one that cannot write H.264, whatever
+    it says of that. Before anything is played; no empty film is left."""
     import imageio_ffmpeg
 
     def find() -> str:

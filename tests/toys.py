@@ -247,6 +247,17 @@ class Drawn(Vector):
         return self.np_random.normal(size=2), reward, *rest
 
 
+class Multiplies(Vector):
+    """Has NumPy multiply matrices that are worth several threads."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        square = np.ones((500, 500))
+        assert (square @ square)[0, 0] == 500
+        return super().reset(seed=seed)
+
+
 class Brittle(Drawn):
     """One game in four fails at its last step."""
 
@@ -374,7 +385,7 @@ def _register() -> None:
     }
     for name, kwargs in variants.items():
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
-    for toy in (Side, Dot, Vector, Drawn, *BROKEN):
+    for toy in (Side, Dot, Vector, Drawn, Multiplies, *BROKEN):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
     for toy in (Continuous, FromOne, Dictionary, Bytes, Camera):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")

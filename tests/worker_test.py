@@ -470,17 +470,19 @@ def test_details_are_measured_only_when_asked_for() -> None:
         assert bool(gradients) == bool(activations) == bool(options)
 
 
-@pytest.mark.parametrize(("n_envs", "is_product"), [(1, True), (2, True), (3, False)])
-def test_few_rows_are_not_multiplied_out(n_envs: int, is_product: bool) -> None:
-    """Parity: three rows, six or nine move the weights as learning that has the whole gradient does; where
+@pytest.mark.parametrize(
+    ("n_steps", "n_envs", "is_product"), [(3, 1, True), (4, 2, True), (3, 3, False)]
+)
+def test_few_rows_are_not_multiplied_out(n_steps: int, n_envs: int, is_product: bool) -> None:
+    """Parity: three rows, eight or nine move the weights as learning that has the whole gradient does; where
     they are few, nothing of the dense kernel's shape is needed on the way.
     """
     generator = np.random.default_rng(9)
     rollout = Rollout(
-        generator.integers(0, 256, (4, n_envs, 84, 84, 4)).astype(np.uint8),
-        generator.integers(0, N_ACTIONS, (3, n_envs)).astype(np.int32),
-        generator.standard_normal((3, n_envs)).astype(np.float32),
-        np.ones((3, n_envs), np.float32),
+        generator.integers(0, 256, (n_steps + 1, n_envs, 84, 84, 4)).astype(np.uint8),
+        generator.integers(0, N_ACTIONS, (n_steps, n_envs)).astype(np.int32),
+        generator.standard_normal((n_steps, n_envs)).astype(np.float32),
+        np.ones((n_steps, n_envs), np.float32),
     )
     shapes = network.weight_shapes("small", (84, 84, 4), N_ACTIONS)
     h = HYPERPARAMETERS._replace(network="small")
