@@ -365,7 +365,7 @@ def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
             "Unknown encoder 'libx264'",
         ),
         ("#!/bin/sh\nprintf '\\377 no text' >&2\nexit 8\n", "\ufffd no text"),
-        ("#!/bin/sh\nexit 8\n", "ffmpeg failed"),
+        ("#!/bin/sh\nexit 8\n", "ffmpeg failed\n"),
     ],
 )
 def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, ffmpeg, words):

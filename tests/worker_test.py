@@ -956,18 +956,21 @@ def test_a_stop_while_waiting_for_an_environment_is_no_failure() -> None:
     assert crew.reports == []
 
 
-@pytest.mark.parametrize("last_step", [3, 4, 5])
-def test_a_stop_during_a_rollout_applies_nothing_of_it(last_step: int) -> None:
-    """Analytic: told to stop in the second rollout, at whichever of its steps: one update, no failure."""
+@pytest.mark.parametrize(("last_step", "n_updates"), [(1, 0), (3, 1), (4, 1), (5, 1)])
+def test_a_stop_during_a_rollout_applies_nothing_of_it(last_step: int, n_updates: int) -> None:
+    """Analytic: told to stop in the first rollout, or at whichever step of the second: as many updates as
+    rollouts that were whole, no failure, and nothing measured of the other.
+    """
     stop_at = [last_step]
     envs = NumberedEnvs(4, 1, on_step=lambda n: crew.stop.set() if n in stop_at else None)
-    crew = crew_of_one(300, envs)
+    crew = crew_of_one(300, envs, number=0)
     calls = record_all(crew.locals[0])
     crew.run()
     assert envs.n_steps == last_step + 1
-    assert len(calls_of(calls, "learn")) == 1
-    assert crew.shared.counters.read().updates == 1
+    assert len(calls_of(calls, "learn")) == n_updates
+    assert crew.shared.counters.read().updates == n_updates
     assert not crew.of_kind(Failure)
+    assert len(crew.of_kind(Measurement)) == n_updates
     assert_same_weights(crew.shared.weights, crew.locals[0].weights)
 
 
