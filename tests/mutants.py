@@ -156,7 +156,8 @@ def write_results(sections: dict[str, Section], equivalent: dict[str, str]) -> s
     for path, section in sorted(sections.items()):
         lines += ["", f"== {path} {section.sha} {section.n_mutants} mutants"]
         for result in section.results.values():
-            lines.append(f"{result.status:8} {result.seconds:6.1f} {result.by} {result.name}")
+            by = result.by.replace(" ", "_")
+            lines.append(f"{result.status:8} {result.seconds:6.1f} {by} {result.name}")
     return "\n".join(lines) + "\n"
 
 
@@ -170,14 +171,18 @@ def sections_of(now: Mapping[str, str]) -> dict[str, Section]:
     }
 
 
-def shares(paths: Sequence[str], wanted: Mapping[str, set[str]], n_jobs: int) -> list[list[str]]:
-    """Return the paths of each job, about as many mutants in each."""
+def without_survivors(results: Mapping[str, Result]) -> dict[str, Result]:
+    return {name: result for name, result in results.items() if result.status != "survived"}
+
+
+def shares(paths: Sequence[str], todo: Mapping[str, set[str]], n_jobs: int) -> list[list[str]]:
+    """Return the paths of each job, about as many mutants to run in each."""
     found: list[list[str]] = [[] for _ in range(n_jobs)]
     n_mutants = [0] * n_jobs
-    for path in sorted(paths, key=lambda path: -len(wanted[path])):
+    for path in sorted(paths, key=lambda path: -len(todo[path])):
         least = n_mutants.index(min(n_mutants))
         found[least].append(path)
-        n_mutants[least] += len(wanted[path])
+        n_mutants[least] += len(todo[path])
     return found
 
 
@@ -520,16 +525,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--survivors", action="store_true", help="of the files, only what survived")
     parser.add_argument("--score", action="store_true", help="print the score and run nothing")
     parser.add_argument("--jobs", type=int, default=1, help="so many files at a time")
-    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)  # which of the jobs this is
+    parser.add_argument("--share", help=argparse.SUPPRESS)  # the files of this job
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     now = sources()
     equivalent = read_equivalent(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     status = 0
-    if given.jobs > 1 and given.share is None:
+    wanted = sampled(now)
+    in_full = [f"a3c/{name}.py" for name in IN_FULL]
+    paths = given.files or [*in_full, *(path for path in now if path not in in_full)]
+    old = {path: section.results for path, section in sections_of(now).items()}
+    if given.survivors:
+        old = {path: without_survivors(results) for path, results in old.items()}
+    elif given.files:
+        old = {}
+    if given.jobs > 1 and given.share is None and not given.score:
+        todo = {path: wanted[path] - old.get(path, {}).keys() for path in paths}
         # All of them: a job ends whatever children it has.
         commands = [
-            [sys.executable, __file__, *arguments, f"--share={n}"] for n in range(given.jobs)
+            [sys.executable, __file__, *arguments, f"--share={','.join(share)}"]
+            for share in shares(paths, todo, given.jobs)
         ]
         jobs = [subprocess.Popen(command) for command in commands]
         try:
@@ -539,15 +554,7 @@ def main(arguments: list[str]) -> int:
                 job.terminate()
     elif not given.score:
         warm_up()
-        wanted = sampled(now)
-        in_full = [f"a3c/{name}.py" for name in IN_FULL]
-        paths = given.files or [*in_full, *(path for path in now if path not in in_full)]
-        for path in shares(paths, wanted, given.jobs)[given.share or 0]:
-            old = sections_of(now).get(path, Section("", 0, {})).results
-            if given.survivors:
-                old = {name: result for name, result in old.items() if result.status != "survived"}
-            elif given.files:
-                old = {}
+        for path in paths if given.share is None else filter(None, given.share.split(",")):
 
             def save(section: Section, path: str = path) -> None:
                 with RESULTS.open("a") as lock:  # another job may be about to
@@ -555,7 +562,7 @@ def main(arguments: list[str]) -> int:
                     sections = sections_of(now) | {path: section}
                     RESULTS.write_text(write_results(sections, equivalent))
 
-            run_file(path, now[path], wanted[path], old, save)
+            run_file(path, now[path], wanted[path], old.get(path, {}), save)
     if given.share is None:
         print(*score(sections_of(now), equivalent), sep="\n")
     return status

@@ -125,6 +125,13 @@ def test_the_list_is_read_as_it_was_written() -> None:
     assert "# sampled: 1 of 1 noticed = 100.0%, 0 equivalent, 1 run; 95 % interval 20.7%" in text
 
 
+def test_a_test_whose_case_has_blanks_is_not_taken_for_two_words() -> None:
+    """Analytic: what comes after the first would begin the mutant's name."""
+    result = Result("killed", "f: 1 → 2", 1.5, "tests/x_test.py::t[no room]")
+    text = mutants.write_results({"a3c/x.py": Section("0", 1, {result.name: result})}, {})
+    assert mutants.read_results(text)["a3c/x.py"].results.keys() == {result.name}
+
+
 def test_what_is_told_of_another_source_does_not_count(tmp_path, monkeypatch) -> None:
     """Analytic: of two files, one has changed, and a third is gone."""
     now = {"a3c/a.py": "1\n", "a3c/b.py": "2\n"}
