@@ -68,7 +68,7 @@ SAMPLE_SEED = 0
 MORE_TESTS = {
     "losses": ("properties", "worker", "oracle_replay", "learning"),
     "optimizer": ("properties", "shared", "worker", "sharing", "oracle_replay"),
-    "monitor": ("properties", "replay_by_hand", "env"),
+    "monitor": ("properties", "replay_by_hand", "env", "env_process", "resume"),
     "preprocessing": ("properties", "replay_by_hand", "env"),
     "colours": ("env", "replay_by_hand"),
     "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
