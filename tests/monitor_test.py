@@ -87,6 +87,17 @@ def test_the_file_appears_with_the_first_reset_and_each_row_at_once(tmp_path):
     assert len(read(path)[1]) == 1
 
 
+def test_a_file_that_cannot_be_made_is_told_at_the_first_reset_and_not_again(tmp_path, capsys):
+    """Analytic: before there is any row that would have to wait."""
+    path = tmp_path / "nowhere/0.0.monitor.csv"
+    env = Monitor(toys.Vector(), path=path)
+    env.reset()
+    told = capsys.readouterr().err
+    assert told == f"cannot write {path}: No such file or directory; its rows wait in memory\n"
+    env.reset()
+    assert capsys.readouterr().err == ""
+
+
 def test_a_successor_carries_on_in_the_file(tmp_path):
     """Analytic: a second monitor on the same file adds rows, not a second header."""
     path = tmp_path / "0.0.monitor.csv"

@@ -70,7 +70,7 @@ MORE_TESTS = {
     "optimizer": ("properties", "shared", "worker", "sharing", "oracle_replay"),
     "monitor": ("properties", "replay_by_hand", "env", "env_process", "resume"),
     "preprocessing": ("properties", "replay_by_hand", "env"),
-    "colours": ("env", "replay_by_hand"),
+    "colours": ("env", "preprocessing", "replay_by_hand"),
     "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
     "network": ("worker", "checkpoint", "oracle_replay", "pins"),
     "traced": ("worker", "failure", "properties", "learning", "shared", "oracle_replay"),

@@ -1,13 +1,14 @@
 """Tests of a3c/preprocessing.py: each layer on frames that say their number, then all together."""
 
 import itertools
+import types
 
 import cv2
 import gymnasium
 import numpy as np
 import pytest
 
-from a3c import preprocessing
+from a3c import colours, preprocessing
 from a3c.preprocessing import (
     ClipRewards,
     EndEpisodeOnLifeLoss,
@@ -54,6 +55,12 @@ def stack_numbers(observation, read=toys.read_numbers):
     return [read(observation[..., i]) for i in range(4)]
 
 
+BLACK = types.SimpleNamespace(
+    getScreen=lambda: np.zeros((2, 3), np.uint8),
+    getScreenRGB=lambda: np.zeros((2, 3, 3), np.uint8),
+)
+
+
 class Recording(toys.Numbers):
     """Keeps what its resets were given."""
 
@@ -71,6 +78,8 @@ class Recording(toys.Numbers):
         lambda env: FrameSkip(Deferring(env)),
         lambda env: FrameStack(FrameSkip(ExtractPongFeatures(env))),
         lambda env: EndEpisodeOnLifeLoss(env, env.ale),
+        lambda env: colours.Rgb(env, BLACK),
+        lambda env: colours.ColourNumbers(env, BLACK),
     ],
 )
 def test_seed_and_options_of_a_reset_reach_the_emulator(layer):
