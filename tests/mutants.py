@@ -82,7 +82,7 @@ MORE_TESTS = {
     "seeding": ("properties", "env", "training"),
     "debug_wrappers": ("env", "preprocessing"),
     "run_dir": ("resume", "safety", "train"),
-    "params": ("command_line", "train"),
+    "params": ("command_line", "run_dir", "resume"),
     "command_line": ("params", "train"),
     "logs": ("training", "train"),
     "checkpoint": ("evaluator", "resume", "training", "train"),
@@ -292,6 +292,7 @@ class Plugin:
         self.out = out
         self.failed = ""
         self.seconds: dict[str, float] = {}
+        self.seconds_of_setups = 0.0
         self.entered: dict[str, list[str]] = {}
         self._now: set[str] = set()
 
@@ -300,6 +301,8 @@ class Plugin:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.when == "setup":
+            self.seconds_of_setups += report.duration
         if report.failed and not self.failed:
             self.failed = report.nodeid
             self.write()
@@ -312,7 +315,12 @@ class Plugin:
             self.failed = f"{report.nodeid}(import)"
 
     def write(self) -> None:
-        told = {"failed": self.failed, "seconds": self.seconds, "entered": self.entered}
+        told = {
+            "failed": self.failed,
+            "seconds": self.seconds,
+            "entered": self.entered,
+            "seconds_of_setups": self.seconds_of_setups,
+        }
         self.out.write_text(json.dumps(told))
 
 
@@ -409,6 +417,7 @@ class Baseline(NamedTuple):
 
     seconds: dict[str, float]
     entered: dict[str, list[str]]
+    seconds_of_setups: float  # what several tests share is set up by the first of them
 
     def rounds(self, function: str, own_file: str) -> list[list[str]]:
         """Return the tests that entered the function, those of the module's own file first, and
@@ -429,7 +438,7 @@ class Baseline(NamedTuple):
 
     def limit(self, tests: Iterable[str]) -> float:
         """Return how long to wait for tests that took so long: a busy machine is five times slower."""
-        return 60 + 5 * sum(self.seconds[test] for test in tests)
+        return 60 + 5 * (self.seconds_of_setups + sum(self.seconds[test] for test in tests))
 
 
 def baseline_of(workshop: Workshop, path: str, source: str) -> Baseline:
@@ -443,7 +452,7 @@ def baseline_of(workshop: Workshop, path: str, source: str) -> Baseline:
     if outcome.code != 0:
         log = (workshop.folder / "log.txt").read_text(errors="replace")
         raise SystemExit(f"{path}: its tests fail without any change: {outcome}\n{log[-4000:]}")
-    return Baseline(told["seconds"], told["entered"])
+    return Baseline(told["seconds"], told["entered"], told["seconds_of_setups"])
 
 
 def judge(workshop: Workshop, baseline: Baseline, function: str, files: Sequence[str]) -> Outcome:

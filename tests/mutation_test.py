@@ -176,7 +176,9 @@ def test_the_tests_that_a_mutant_meets(monkeypatch: pytest.MonkeyPatch) -> None:
             "b.py::b": 7.0,
         },
         {"a.py::slow": ["f"], "a.py::own": ["f", "g"], "b.py::long": ["f"], "b.py::b": ["f"]},
+        seconds_of_setups=2.0,
     )
+    assert baseline.limit(["a.py::own", "b.py::b"]) == 60 + 5 * (2 + 4 + 7)
     assert baseline.rounds("f", "a.py") == [
         ["a.py::own", "a.py::slow"],
         ["b.py::b"],
