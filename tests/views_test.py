@@ -103,6 +103,30 @@ def test_bars_are_as_long_as_their_fractions():
     np.testing.assert_allclose(lengths, [0.25 * whole, 0.75 * whole], atol=2)
 
 
+def test_keys_stand_in_a_row_with_their_names_inside():
+    """Analytic: the first 34 pixels wide, the second 44, which is pressed, ten apart; both 32 high."""
+    panel = views.Panel()
+    y, x = panel.y, views.MARGIN
+    panel.keys(["a", "bb"], pressed={"bb"})
+    image = panel.array()
+    for colour, left, right in ((views.FAINT, x, x + 34), (views.CHOSEN, x + 44, x + 88)):
+        rows, columns = np.nonzero((image == colour).all(axis=-1))
+        assert (rows.min(), rows.max()) == (y, y + 32)
+        assert (columns.min(), columns.max()) == (left, right)
+        is_name = (abs(rows - (y + 16)) < 8) & (abs(columns - (left + right) / 2) < 10)
+        assert is_name.any()
+    assert panel.y == y + 48
+
+
+def test_the_course_has_its_zero_at_zero():
+    """Analytic: from -1 to 3, a quarter of the way up."""
+    panel = views.Panel()
+    top, bottom = panel.y + 4, views.HEIGHT - views.MARGIN
+    panel.course([3.0])
+    (row,) = set(np.nonzero((panel.array() == views.FAINT).all(axis=-1))[0])
+    assert row == pytest.approx(bottom - (bottom - top) / 4, abs=1)
+
+
 @pytest.mark.parametrize("n_actions", [2, 6, 18])
 def test_the_eyes_have_room_for_every_action(n_actions):
     """Analytic: nothing is drawn over the value's course, whose head stays where it is."""
