@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from a3c.monitor import Monitor
+from a3c.monitor import Game, Monitor
 from tests import toys
 
 
@@ -108,6 +108,15 @@ def test_a_successor_carries_on_in_the_file(tmp_path):
         env.close()
     assert len(path.read_text().splitlines()) == 2 + 2
     assert len(read(path)[1]) == 2
+
+
+def test_games_of_the_one_before_are_written_once(tmp_path):
+    """Analytic: while a decision is made or by the next reset, whichever comes first."""
+    path = tmp_path / "0.0.monitor.csv"
+    env = Monitor(toys.Vector(), path=path, unwritten=[Game(-1.0, 7, 0.5)])
+    for write in (env.write_what_waits, env.write_what_waits, env.reset):
+        write()
+        assert path.read_text().splitlines()[1:] == ["r,l,t", "-1.0,7,0.500000"]
 
 
 def test_close_closes_the_file_and_the_environment(tmp_path):

@@ -260,6 +260,27 @@ def test_versions_tell_python_packages_and_machine():
     assert re.search(r"^platform: \S", text, re.MULTILINE)
 
 
+def test_a_resumption_that_cannot_be_noted_is_one_line(tmp_path):
+    """Analytic: something is in the way of the file, and cannot even be taken away."""
+    args = run_dir.RunArgs(params.Params(env_id="CartPole-v1"), {}, {}, [])
+    (tmp_path / "args.json.tmp").mkdir()
+    with pytest.raises(BadInput, match=r"^cannot write .*args\.json: Is a directory$"):
+        run_dir.record_resumption(tmp_path, args, {})
+
+
+def test_the_codes_digest_does_not_depend_on_a_folders_order(tmp_path, monkeypatch):
+    """Analytic: the same forwards and backwards."""
+    (tmp_path / "a3c").mkdir()
+    paths = [tmp_path / "a3c/one.py", tmp_path / "a3c/two.py"]
+    for path in paths:
+        path.write_text(path.name)
+    digests = set()
+    for found in (paths, paths[::-1]):
+        monkeypatch.setattr(pathlib.Path, "glob", lambda *_, found=found: iter(found))
+        digests.add(run_dir.digest_of(tmp_path))
+    assert len(digests) == 1
+
+
 def test_the_codes_digest_is_of_what_trains(tmp_path):
     """Analytic: another byte of a module or of train.py, or a module's other name; not a test's."""
     (tmp_path / "a3c").mkdir()
