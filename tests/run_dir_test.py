@@ -256,7 +256,10 @@ def test_versions_tell_python_packages_and_machine():
     assert f"python: {sys.version.split()[0]} " in text
     assert f"    pytest=={pytest.__version__}\n" in text
     assert re.search(rf"^cores: {os.cpu_count()}, usable: [1-9]", text, re.MULTILINE)
-    assert re.search(r"^cpu: \S", text, re.MULTILINE)
+    model = re.search(
+        r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE
+    )
+    assert re.search(rf"^cpu: {re.escape(model[1]) if model else '.'}", text, re.MULTILINE)
     assert re.search(r"^platform: \S", text, re.MULTILINE)
 
 
