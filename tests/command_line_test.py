@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 import subprocess
 import sys
 
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 
 from a3c import command_line, params
 from a3c.params import BadInput
+from tests.processes import ROOT
 
 PONG = "PongNoFrameskip-v4"
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def refusal(*argv: str) -> str:
@@ -237,6 +236,11 @@ def test_help_tells_everything_of_every_flag(capsys):
     assert caught.value.code in (0, None)
     text = " ".join(capsys.readouterr().out.split())
     assert text == " ".join((ROOT / "tests/pinned/help.txt").read_text().split())
+    assert "ocd 1e-4, paper 7e-4; per update; OCD A3C; author's e-mail" in text
+    assert "ocd 0.99, paper 0.99; per agent step; paper §8" in text
+    assert "ocd none, paper n_steps" in text
+    assert "ocd nature, paper small" in text
+    assert "ocd 10_000_000, paper 10_000_000" in text
     for name, knob in params.KNOBS.items():
         assert name in text
         assert " ".join(f"{knob.help}".split()) in text

@@ -40,7 +40,7 @@ def never():
 
 
 @contextlib.contextmanager
-def opened(settings, worker=0, n_envs=1, description=None, **kwargs):
+def opened(settings, worker, n_envs, description=None, **kwargs):
     """Environments of one worker, in processes, always closed; of two slots."""
     description = description or describe_env(settings)
     envs = EnvProcesses(settings, worker, n_envs, description, 2, **kwargs)
