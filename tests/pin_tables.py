@@ -26,6 +26,7 @@ import numpy as np
 
 from a3c.command_line import parse
 from a3c.params import Params, resolve_network
+from benchmarks import machine
 from tests import pins
 
 # The tolerance is so many times the largest deviation that another order of sums was seen to make,
@@ -38,7 +39,8 @@ Flags = Callable[[Params], str]
 ROUNDING_HEAD = """\
 # Made by `python3 -m tests.pin_tables rounding`: the largest deviation of any weight's change, over
 # all of its entries: its norm's in parts of itself, its mean's in parts of its root mean square, an
-# entry's in parts of the largest entry.
+# entry's in parts of the largest entry. A pin's tolerance is {safety} times the largest of its rows.
+# Measured on {cpu}, with TensorFlow {tensorflow}.
 """
 
 
@@ -68,6 +70,8 @@ VARIANTS = {
 
 def rounding() -> None:
     """Run all variants, each in a process of its own, and write what they deviate by."""
+    import tensorflow as tf
+
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         _run_variant(folder, Variant())
@@ -77,7 +81,9 @@ def rounding() -> None:
                 print(name, output, sep="\n", flush=True)
                 rows += [{"variant": name} | json.loads(line) for line in output.splitlines()]
     with pins.ROUNDING.open("w", newline="") as file:
-        file.write(ROUNDING_HEAD)
+        file.write(
+            ROUNDING_HEAD.format(safety=SAFETY, cpu=machine.cpu_name(), tensorflow=tf.__version__)
+        )
         writer = csv.DictWriter(file, ["pin", "variant", *pins.FIGURES, "inputs"])
         writer.writeheader()
         for name in pins.PINS:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from a3c import command_line, params
+from a3c import command_line, optimizer, params
 from tests import oracle, oracle_replay, pin_tables, pins
 from tests.recorded_runs import Run, Step
 
@@ -116,6 +116,17 @@ def test_a_hyperparameters_third_digit_turns_a_pin_red(name, more):
     assert all(line.startswith("arithmetic: ") for line in lines)
 
 
+@pytest.mark.parametrize("floor", [-1.0, 0.001], ids=["below 0", "not to 0"])
+def test_a_rate_that_does_not_end_at_0_turns_a_pin_red(monkeypatch, floor):
+    """Golden: negative control; the learning rate falls on below 0, or stays at a thousandth."""
+    monkeypatch.setattr(
+        optimizer, "learning_rate", lambda initial_lr, n, end: initial_lr * max(floor, 1 - n / end)
+    )
+    run = pins.run(pins.PINS["side-paper"])
+    (first, *_) = pins.differences(pins.load("side-paper"), run, pins.tolerances("side-paper"))
+    assert first.startswith("arithmetic: ")
+
+
 @pytest.mark.weekly
 @pytest.mark.parametrize("hyperparameter", pin_tables.CHANGES)
 def test_each_hyperparameter_turns_the_pin_red_that_the_table_names(hyperparameter):
@@ -153,6 +164,14 @@ def test_the_tolerance_was_measured_in_every_way():
         assert 0 < pins.tolerances(name)["entries"] < 1e-2
 
 
+def test_the_table_says_what_a_tolerance_is_and_where_it_was_measured():
+    """Golden: its head is the script's, with a processor and a version filled in."""
+    lines = pins.ROUNDING.read_text().splitlines(keepends=True)
+    head = "".join(line for line in lines if line.startswith("#"))
+    form = pin_tables.ROUNDING_HEAD.format(safety=10, cpu="@", tensorflow="2.@")
+    assert re.fullmatch(re.escape(form).replace("@", r"[^@\n/]+"), head)
+
+
 def test_the_tolerance_is_ten_times_the_largest_deviation():
     """Analytic: figure by figure."""
     rows = [
@@ -175,7 +194,7 @@ def test_the_files_are_those_of_the_pins_and_small():
     assert {path.stem for path in pins.FOLDER.glob("*.json")} == set(pins.PINS)
     for name, pin in pins.PINS.items():
         pinned = pins.load(name)
-        assert pinned["run"] == f"train.py {pin.arguments}"
+        assert pinned["run"] == pin.command()
         assert pinned["policy_scale"] == pin.policy_scale
         for figures in pinned["changes"].values():
             n_entries = len(figures["entries"])  # fewer where a filter saw nothing but black
@@ -205,7 +224,7 @@ def made_up_run(**changed: Any) -> Run:
             np.array([n == 2, False]),
             np.array([False, n == 4]),
             generator.integers(0, 256, (2, 3)).astype(np.uint8),
-            {},
+            {1: np.array([7, 8, 9], np.uint8)} if n == 4 else {},
         )
         for n in range(6)
     ]
@@ -263,6 +282,7 @@ def test_changed_inputs_are_named_first_and_for_what_they_are():
         (with_step(2, terminated=np.array([False, False])), "environment: step 2"),
         (with_step(4, truncated=np.array([False, False])), "environment: step 4"),
         (with_step(3, seen=seen), "environment: step 3"),
+        (with_step(4, last={1: np.array([7, 8, 8], np.uint8)}), "environment: step 4"),
         (run._replace(steps=run.steps[:5]), "5 steps where 6 were"),
     ):
         (found,) = judged(changed._replace(end=other_end))
@@ -341,21 +361,31 @@ def test_the_signs_are_of_those_that_moved_farthest(monkeypatch):
 
 
 def test_pins_are_renewed_and_what_has_changed_is_said(tmp_path, monkeypatch, capsys):
-    """Golden: a new one, the same once more, and one whose policy moves the other way."""
-    made = [made_up_run(), made_up_run(), made_up_run()]
-    bias = made[2].start["weights"]["policy_bias"]
-    made[2].end["weights"]["policy_bias"] = 2 * bias - made[2].end["weights"]["policy_bias"]
+    """Golden: a new one; one that rounding has moved, of which only a new purpose is written; and
+    one whose policy moves the other way."""
     monkeypatch.setattr(pins, "FOLDER", tmp_path)
-    monkeypatch.setattr(pins, "PINS", {"x": MADE_UP})
     monkeypatch.setattr(pins, "tolerances", lambda name: TOLERANCE)
-    monkeypatch.setattr(pins, "run", lambda pin: made.pop(0))
-    for said in ("x: new", "x: as it was", "x: "):
+
+    def renew(part_of_change: float, purpose: str = MADE_UP.purpose) -> tuple[list[str], str]:
+        made = made_up_run()
+        bias, change = made.start["weights"]["policy_bias"], made.change("weights")["policy_bias"]
+        made.end["weights"]["policy_bias"] = bias + part_of_change * change
+        monkeypatch.setattr(pins, "PINS", {"x": MADE_UP._replace(purpose=purpose)})
+        monkeypatch.setattr(pins, "run", lambda pin: made)
         pins.main()
-        first, *lines = capsys.readouterr().out.splitlines()
-        assert first == said
-        assert pins.load("x")["run"] == "train.py X-v0"
+        return capsys.readouterr().out.splitlines(), (tmp_path / "x.json").read_text()
+
+    said, first = renew(1)
+    assert said == ["x: new"]
+    assert json.loads(first) == pins.summary(MADE_UP, made_up_run())
+    assert renew(1.00005) == (["x: as it was"], first)
+    said, again = renew(1.00005, "for others")
+    assert said == ["x: as it was"]
+    assert json.loads(again) == json.loads(first) | {"purpose": "for others"}
+    (name, *lines), other = renew(-1)
+    assert name == "x: "
     assert lines[-1].endswith("policy_bias moves the other way at the entries that move most")
-    assert pins.differences(json.loads((tmp_path / "x.json").read_text()), made_up_run(), TOLERANCE)
+    assert pins.differences(json.loads(other), made_up_run(), TOLERANCE)
 
 
 def test_a_pin_that_was_never_measured_may_not_deviate(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import train
-from a3c import checkpoint_files, network, run_dir, worker_envs
+from a3c import checkpoint_files, network, run_dir, training, worker_envs
 from a3c.params import Params
 from tests import processes
 
@@ -59,11 +59,15 @@ def record(
     folder: pathlib.Path,
     *,
     change_initial_weights: Callable[[Arrays], Arrays] = lambda weights: weights,
+    change_params: Callable[[Params], Params] = lambda params: params,
 ) -> Run:
-    """Run train.py with one worker, to its end, with `folder`/run as its run folder."""
+    """Run train.py with one worker, to its end, with `folder`/run as its run folder.
+
+    `change_params` may make of its parameters what train.py refuses.
+    """
     steps: list[Step] = []
     first_seen: list[np.ndarray] = []
-    draw = network.initial_weights
+    draw, train_ = network.initial_weights, training.train
 
     class Recorder(worker_envs.EnvProcesses):
         def reset(self, slot: int = 0) -> None:
@@ -90,6 +94,7 @@ def record(
     with (
         mock.patch.object(worker_envs, "EnvProcesses", Recorder),
         mock.patch.object(network, "initial_weights", lambda *a: change_initial_weights(draw(*a))),
+        mock.patch.object(training, "train", lambda p, *a: train_(change_params(p), *a)),
         # Only a process that has not used TensorFlow yet can configure it.
         mock.patch.object(network, "start_tensorflow", return_value=None),
         processes.handlers_kept(),
@@ -100,7 +105,7 @@ def record(
     assert status == 0, said.getvalue()
     (first,) = first_seen
     return Run(
-        run_dir.read_args(run_folder).params,
+        change_params(run_dir.read_args(run_folder).params),
         first,
         steps,
         _tensors(run_folder / "checkpoints" / "ckpt-0"),
