@@ -20,6 +20,9 @@ the layers work, and nothing but `play` imports `a3c`.
   episode's first observation is the one already seen.
 - The reward is that of the decision's frames, clipped to [−1, 1].
 - A game's row: the rewards of all its frames, unclipped, and how many decisions it took.
+
+Where observations are vectors, a decision is one step, and the agent gets what the environment
+says, observations in float32; rewards are not clipped, and each game has a seed of its own.
 """
 
 import argparse
@@ -99,17 +102,11 @@ class Atari:
         )
 
 
-class NoFrames(Exception):
-    """There is nothing to work out by hand."""
-
-
 class Toy:
-    """Any other environment that the layers take: a second one of the same id."""
+    """Any other environment that shows frames: a second one of the same id."""
 
     def __init__(self, name: str) -> None:
         self._env: Any = gymnasium.make(name, disable_env_checker=True).unwrapped
-        if self._env.observation_space.shape[2:] != (3,):
-            raise NoFrames(f"{name} shows no frames")
         self.n_actions = int(self._env.action_space.n)
 
     def reset(self, seed: int | None) -> Frame:
@@ -121,12 +118,17 @@ class Toy:
         return Frame(rgb.copy(), reward, self._env.ale.lives(), terminated, truncated)
 
 
-def bare_emulator(env_id: str) -> Emulator:
+def spec_of(env_id: str) -> Any:
+    """What Gymnasium knows of an id, whose module is imported."""
     module, _, name = env_id.rpartition(":")
     gymnasium.register_envs(ale_py)
     if module:
         importlib.import_module(module)
-    spec = gymnasium.spec(name)
+    return gymnasium.spec(name)
+
+
+def bare_emulator(env_id: str) -> Emulator:
+    spec, name = spec_of(env_id), env_id.rpartition(":")[2]
     return Atari(spec.kwargs) if spec.entry_point == "ale_py.env:AtariEnv" else Toy(name)
 
 
@@ -146,6 +148,41 @@ class Seen(NamedTuple):
     truncated: bool = False
 
 
+def stream(purpose: int, seed: int, worker: int, env: int, game: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(purpose, worker, env, game))
+
+
+def seed_of(purpose: int, seed: int, worker: int, env: int, game: int) -> int:
+    return int(stream(purpose, seed, worker, env, game).generate_state(1)[0])
+
+
+class VectorsByHand:
+    """The same as ByHand of an environment of vectors: a second one of the same id."""
+
+    def __init__(self, env_id: str, seed: int, worker: int, env: int) -> None:
+        self._env: gymnasium.Env = gymnasium.make(spec_of(env_id), disable_env_checker=True)
+        assert isinstance(self._env.action_space, gymnasium.spaces.Discrete)
+        self.n_actions = int(self._env.action_space.n)
+        self.rows: list[Row] = []
+        self.n_frames = self.n_lives_lost = 0
+        self._key, self._game = (seed, worker, env), 0
+        self._rewards: list[float] = []
+
+    def reset(self) -> Seen:
+        seen, _ = self._env.reset(seed=seed_of(EMULATOR, *self._key, self._game))
+        self._game += 1
+        self._rewards = []
+        return Seen(np.array(seen, np.float32))
+
+    def step(self, action: int) -> Seen:
+        seen, reward, terminated, truncated, _ = self._env.step(action)
+        self.n_frames += 1
+        self._rewards.append(float(reward))
+        if terminated or truncated:
+            self.rows.append(Row(sum(self._rewards), len(self._rewards)))
+        return Seen(np.array(seen, np.float32), float(reward), terminated, truncated)
+
+
 class ByHand:
     """What environment `env` of a worker should give the agent, worked out from a recording."""
 
@@ -161,6 +198,7 @@ class ByHand:
         ends_on_life_loss: bool = True,
     ) -> None:
         self.emulator = bare_emulator(env_id)
+        self.n_actions = self.emulator.n_actions
         self.rows: list[Row] = []
         self.n_frames = self.n_lives_lost = self.n_false_starts = 0
         self._key = (seed, worker, env)
@@ -206,8 +244,8 @@ class ByHand:
         """Begin the next game; False if it ends before the agent sees it."""
         seed = None
         if isinstance(self.emulator, Toy) or self._game == self._first_game:
-            seed = int(self._stream(EMULATOR).generate_state(1)[0])
-        n_noops = int(np.random.default_rng(self._stream(NOOPS)).integers(0, 31))
+            seed = seed_of(EMULATOR, *self._key, self._game)
+        n_noops = int(np.random.default_rng(stream(NOOPS, *self._key, self._game)).integers(0, 31))
         self._game += 1
         self._frames = [self.emulator.reset(seed)]
         self._decision_ends = []
@@ -218,10 +256,6 @@ class ByHand:
         self._image_ends = [n_noops + 1, n_noops + 5, n_noops + 9, n_noops + 13]
         self._decision_ends = [n_noops + 13]
         return True
-
-    def _stream(self, purpose: int) -> np.random.SeedSequence:
-        seed, worker, env = self._key
-        return np.random.SeedSequence(seed, spawn_key=(purpose, worker, env, self._game))
 
     def _record(self, action: int) -> Frame:
         frame = self.emulator.act(action)
@@ -261,26 +295,28 @@ def play(
     worker: int = 0,
     env: int = 0,
     reset_at: int | None = None,
-) -> ByHand:
+) -> ByHand | VectorsByHand:
     """Play random actions through the layers and by hand; AssertionError where they differ.
 
     The game under way at step `reset_at` is broken off, which leaves no row.
     """
     from a3c.env import EnvSettings, make_env
 
-    by_hand = ByHand(env_id, seed, worker, env)
+    by_hand: ByHand | VectorsByHand
     actions = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         made = make_env(EnvSettings(env_id, seed, monitor_dir=folder), worker, env)
         emulator: Any = made.unwrapped
+        of_vectors = len(made.observation_space.shape or ()) == 1
+        by_hand = (VectorsByHand if of_vectors else ByHand)(env_id, seed, worker, env)
         try:
             assert_same(Seen(made.reset()[0]), by_hand.reset(), "first observation")
             for step in range(n_steps):
-                action = int(actions.integers(by_hand.emulator.n_actions))
+                action = int(actions.integers(by_hand.n_actions))
                 observation, reward, terminated, truncated, _ = made.step(action)
                 seen = Seen(observation, reward, terminated, truncated)
                 assert_same(seen, by_hand.step(action), f"step {step}")
-                if isinstance(by_hand.emulator, Atari):
+                if isinstance(by_hand, ByHand) and isinstance(by_hand.emulator, Atari):
                     np.testing.assert_array_equal(
                         emulator.ale.getRAM(), by_hand.emulator.ale.getRAM(), f"step {step}: RAM"
                     )
@@ -306,7 +342,7 @@ def rows_of(file: pathlib.Path, env_id: str) -> list[Row]:
     return [Row(float(row[0]), int(row[1])) for row in rows]
 
 
-def summary(by_hand: ByHand) -> Iterator[str]:
+def summary(by_hand: ByHand | VectorsByHand) -> Iterator[str]:
     yield f"{by_hand.n_frames} frames and {by_hand.n_lives_lost} lost lives, the same by hand"
     for number, row in enumerate(by_hand.rows):
         yield f"game {number}: score {row.score:g} in {row.length} decisions"
@@ -314,16 +350,13 @@ def summary(by_hand: ByHand) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Replay an environment's preprocessing by hand.")
-    parser.add_argument("env_id", help="of Atari frames, as train.py takes it")
+    parser.add_argument("env_id", help="as train.py takes it")
     parser.add_argument("--steps", type=int, default=1500, help="decisions (default: 1500)")
     parser.add_argument("--seed", type=int, default=0, help="of all random draws (default: 0)")
     given = parser.parse_args(arguments)
     sys.path.insert(0, str(ROOT))
     try:
         by_hand = play(given.env_id, given.steps, given.seed)
-    except NoFrames as error:
-        print(error, file=sys.stderr)
-        return 2
     except AssertionError as error:
         print(f"not the same: {error}", file=sys.stderr)
         return 1
