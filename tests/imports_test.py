@@ -1,7 +1,9 @@
-"""Imports run one way: who may import whom in a3c/, and which side may load which library."""
+"""Imports run one way: who may import whom in a3c/, which side may load which library; and what the
+oracle imports."""
 
 import ast
 import pathlib
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
@@ -198,6 +200,32 @@ def test_environment_processes_load_no_tensorflow() -> None:
         name for name, text in children_load.items() if "tensorflow" in loaded_with(text, modules)
     }
     assert guilty == set()
+
+
+def others_code(source: str) -> set[str]:
+    """The packages that a source imports and that Python does not bring along."""
+    return {
+        imported.name.split(".")[0] for imported in imports_of(source)
+    } - sys.stdlib_module_names
+
+
+def test_the_oracle_shares_no_code_with_what_it_judges() -> None:
+    """Analytic: it imports NumPy and the standard library, and nothing else."""
+    assert others_code((ROOT / "tests" / "oracle.py").read_text(encoding="utf-8")) == {"numpy"}
+
+
+@pytest.mark.parametrize(
+    ("source", "package"),
+    [
+        ("def f():\n    from a3c.losses import n_step_returns", "a3c"),
+        ("from a3c import losses", "a3c"),
+        ("from tests import pins", "tests"),
+        ("import tensorflow.math as m", "tensorflow"),
+    ],
+)
+def test_an_oracle_that_shares_code_is_found(source: str, package: str) -> None:
+    """Analytic: negative control of the test before."""
+    assert others_code(f"import math\n{source}\n") == {package}
 
 
 @pytest.mark.parametrize(

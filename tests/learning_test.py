@@ -314,22 +314,22 @@ def test_without_the_bootstrap_it_is_not(monkeypatch: pytest.MonkeyPatch) -> Non
 # A task for the eyes
 
 
-N_VISUAL_ENVS = 12
-
-
 class VisualEnvs:
     """K copies of the walking dot with all layers of preprocessing; `change` may spoil what they show."""
 
     def __init__(
-        self, n_slots: int, change: Callable[[np.ndarray], np.ndarray] = lambda image: image
+        self,
+        n_slots: int,
+        n_envs: int,
+        change: Callable[[np.ndarray], np.ndarray] = lambda image: image,
     ) -> None:
         settings = EnvSettings("tests.toys:toys/Dot-v0", seed=0)
-        self._envs = [make_env(settings, 0, env) for env in range(N_VISUAL_ENVS)]
+        self._envs = [make_env(settings, 0, env) for env in range(n_envs)]
         self._change = change
-        self.observations = np.zeros((n_slots, N_VISUAL_ENVS, 84, 84, 4), np.uint8)
-        self.final_observations = np.zeros((N_VISUAL_ENVS, 84, 84, 4), np.uint8)
+        self.observations = np.zeros((n_slots, n_envs, 84, 84, 4), np.uint8)
+        self.final_observations = np.zeros((n_envs, 84, 84, 4), np.uint8)
         self.n_frames = 0
-        self.next_games = [0] * N_VISUAL_ENVS
+        self.next_games = [0] * n_envs
         self.rewards: list[float] = []
 
     def reset(self, slot: int) -> None:
@@ -341,16 +341,17 @@ class VisualEnvs:
         self.observations[slot] = [self._change(step[0]) for step in steps]
         rewards = np.array([step[1] for step in steps], np.float32)
         self.rewards.append(float(rewards.mean()))
-        never = np.zeros(N_VISUAL_ENVS, bool)
+        never = np.zeros(len(steps), bool)
         assert not any(step[2] or step[3] for step in steps)
         return FakeStep(rewards, never, never, [])
 
 
-def share_of_what_can_be_had(n_updates: int, **arguments: Any) -> float:
-    """Of the last fifth of training, as what is to be had falls due."""
-    envs = VisualEnvs(6, **arguments)
+def share_of_what_can_be_had(n_envs: int, **arguments: Any) -> float:
+    """Of the last fifth of training, as what is to be had falls due; after so many steps, however many
+    environments share them."""
+    envs = VisualEnvs(6, n_envs, **arguments)
     learn(
-        envs, 3, n_updates, epsilon=1e-5, network="small", initial_lr=1e-3, discount=0.5,
+        envs, 3, 720 // n_envs, epsilon=1e-5, network="small", initial_lr=1e-3, discount=0.5,
         entropy_bonus=0.003,
     )  # fmt: skip
     last = envs.rewards[-len(envs.rewards) // 5 :]
@@ -361,12 +362,14 @@ def newest_only(stack: np.ndarray) -> np.ndarray:
     return np.repeat(stack[..., 3:], 4, axis=-1)
 
 
-def test_where_a_dot_has_vanished_is_seen_in_the_stack() -> None:
+@pytest.mark.parametrize("n_envs", [12, 4, pytest.param(1, marks=pytest.mark.slow)])
+def test_where_a_dot_has_vanished_is_seen_in_the_stack(n_envs: int) -> None:
     """Learning: a dot walks from the middle to one of two corners and vanishes, and what pays then is to name the
     corner; through every layer of the preprocessing and the small network."""
-    assert share_of_what_can_be_had(60) > 0.9
+    assert share_of_what_can_be_had(n_envs) > 0.9
 
 
-def test_without_the_stack_it_is_a_guess() -> None:
+@pytest.mark.parametrize("n_envs", [12, 4])
+def test_without_the_stack_it_is_a_guess(n_envs: int) -> None:
     """Learning: wrong twin; four times the newest image, which is empty whenever it matters."""
-    assert share_of_what_can_be_had(60, change=newest_only) < 0.65
+    assert share_of_what_can_be_had(n_envs, change=newest_only) < 0.65

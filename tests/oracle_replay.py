@@ -9,7 +9,7 @@ The bound, entry by entry. To float32, float64 is exact. In every update the run
   off by k·u of the sum of the terms' sizes; as roundings go either way, by about √k·u of it. Terms
   that cancel make the sum of sizes larger than the largest g of the variable: we take it to be at
   most √k times so large, as if their signs were drawn. Then k·u·max|g| bounds both. (Nothing forbids
-  more; of twelve runs' entries, the farthest was off by 0.36 of its bound.)
+  more. The test asserts that the farthest entry of each run is off by half of its bound at most.)
 
 A gradient that is off by δ moves the step η·g/√(m + ε) by δ·η/√(m + ε) and, by way of m, at most
 once more by as much. After n updates, then,
@@ -17,8 +17,8 @@ once more by as much. After n updates, then,
     |error of θ| ≤ Σ_n u·|θ| + 2·k·u·max|g|·η/√(m + ε)
     |error of m| ≤ Σ_n αⁿ⁻ⁱ·(3u·m + (1 − α)·2·k·u·max|g|·(|g| + k·u·max|g|))
 
-Errors only add up here: what a weight that is off by 1e-7 does to the next gradient lies far below
-k·u, some 1e-4 of it.
+Errors only add up here: what the weights, off as far as they are, do to the next gradient lies far
+below k·u·max|g|. The test asserts that it is a quarter of that at most, with a run's last weights.
 """
 
 from collections.abc import Iterator, Mapping

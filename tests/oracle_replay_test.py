@@ -30,6 +30,10 @@ class Case(NamedTuple):
     network: str
     reduction: str
     n_envs: int
+    n_updates: int = N_UPDATES
+
+    def id(self) -> str:
+        return f"{self.network}-{self.reduction}-{self.n_envs}"
 
     def arguments(self) -> list[str]:
         """`sum` under the preset paper, `mean` under ocd; with four environments, clipping is
@@ -39,7 +43,8 @@ class Case(NamedTuple):
         more = f"--max_grad_norm 0.5 --entropy_bonus 0.1 --rmsprop_initial {other_start}"
         return [
             *("--preset", preset, "--network", self.network, "--loss_reduction", self.reduction),
-            *("--envs_per_worker", str(self.n_envs), "--n_steps", str(N_UPDATES * 5 * self.n_envs)),
+            *("--envs_per_worker", str(self.n_envs)),
+            *("--n_steps", str(self.n_updates * 5 * self.n_envs)),
             *(more.split() if self.n_envs > 1 else ()),
             *("--seed", "1", f"tests.toys:toys/{game}-v0"),
         ]
@@ -63,7 +68,7 @@ def duration(case: Case) -> tuple[pytest.MarkDecorator, ...]:
 
 def by_cases(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
-        "case", [pytest.param(c, marks=duration(c), id="-".join(map(str, c))) for c in cases]
+        "case", [pytest.param(c, marks=duration(c), id=c.id()) for c in cases]
     )
 
 
@@ -84,9 +89,21 @@ def worst(run: Run, ours: Replay, part: str) -> dict[str, float]:
     return {n: float(np.max(errors[n] / ours.bounds[part][n])) for n in errors}
 
 
-def too_far(run: Run, ours: Replay, part: str) -> list[str]:
-    """The arrays of which an entry is out of its bound."""
-    return [name for name, off in worst(run, ours, part).items() if not off <= 1]
+def too_far(run: Run, ours: Replay, part: str, share: float = 1.0) -> list[str]:
+    """The arrays of which an entry is farther off than this share of its bound."""
+    return [name for name, off in worst(run, ours, part).items() if not off <= share]
+
+
+def assert_errors_hardly_grow(run: Run, ours: Replay, rollout: oracle.Rollout) -> None:
+    """What the run's weights, off as they are, do to a gradient is little beside its own rounding."""
+    h = ours.oracle.hyperparameters
+    gradients, others = (
+        oracle.gradients(ours.oracle.network, weights, rollout, h)
+        for weights in (ours.oracle.weights, run.end["weights"])
+    )
+    for name, gradient in gradients.items():
+        rounding = ours.rounding * np.abs(gradient).max()
+        assert np.abs(others[name] - gradient).max() <= 0.25 * rounding, name
 
 
 def assert_same_actions(
@@ -104,7 +121,7 @@ def assert_same_actions(
 
 @by_cases(CASES)
 def test_the_oracle_gets_the_same_actions_weights_and_statistics(case):
-    """Parity: each action of 100 updates; then every entry, within a bound that is narrow."""
+    """Parity: each action of 100 updates; then every entry, within half of a bound that is narrow."""
     run = record(case)
     assert len(run.steps) == 5 * N_UPDATES
     assert sum(int(step.terminated.sum()) for step in run.steps) >= 5 * case.n_envs
@@ -118,8 +135,9 @@ def test_the_oracle_gets_the_same_actions_weights_and_statistics(case):
         assert_same_actions(ours, rollout, draws, n_close)
         ours.update(rollout)
     assert n_close[0] <= 10  # or the actions would say little
+    assert_errors_hardly_grow(run, ours, rollout)
     for part in ("weights", "mean_squares"):
-        assert too_far(run, ours, part) == []
+        assert too_far(run, ours, part, 0.5) == []
         for name, change in run.change(part).items():
             assert ours.bounds[part][name].max() < 0.25 * np.abs(change).max(), name
 
@@ -165,7 +183,10 @@ def assert_far_off(run: Run, **changes: Any) -> None:
         assert max(worst(run, ours, part).values()) > 10
 
 
-CONTROLS = by_cases([Case("mlp", "mean", 4), Case("small", "mean", 4)])
+# Of the largest network the first updates, in which each twin has something to be wrong about.
+CONTROLS = by_cases(
+    [Case("mlp", "mean", 4), Case("small", "mean", 4), Case("nature", "mean", 4, N_UPDATES // 3)]
+)
 
 
 @CONTROLS

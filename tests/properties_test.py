@@ -5,13 +5,16 @@ Parameters and their validation have such tests beside their others, in tests/pa
 tests/command_line_test.py, and so has the smoothing of curves in tests/plot_runs_test.py.
 """
 
+import contextlib
 import csv
 import io
+import math
 import pathlib
 import tempfile
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -21,7 +24,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from a3c import debug_dump, losses, optimizer, preprocessing, seeding
+from a3c import debug_dump, evaluator, logs, losses, optimizer, preprocessing, seeding
 from a3c.monitor import Monitor
 from a3c.shared import Counters, Gate
 from a3c.stopping import StopFlag
@@ -297,6 +300,59 @@ def test_any_games_are_read_back_from_monitors_file(
     scores = [float(row["r"]) for row in rows]
     np.testing.assert_allclose(scores, [sum(paid) for paid in ended], atol=1e-6)
     assert [game.score for game in monitor.take_finished()] == pytest.approx(scores, abs=1e-6)
+
+
+# What may stand in a column; NaN is what is not known.
+figures = st.one_of(st.floats(), st.just(math.nan), st.integers(0, 10**12))
+EVALUATED = ("episode_reward_mean", "episode_reward_sd", "n_cut_off", "seconds")
+
+
+def rows_of(names: Sequence[str]) -> st.SearchStrategy:
+    """A few rows: the steps, and a figure under each name."""
+    row = st.tuples(*[figures] * len(names)).map(lambda row: dict(zip(names, row, strict=True)))
+    return st.lists(st.tuples(st.integers(0, 10**12), row), max_size=3)
+
+
+def read_back(path: pathlib.Path) -> list[dict[str, float]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: float(x) for name, x in row.items()} for row in csv.DictReader(file)]
+
+
+@quick
+@given(rows_of(logs.FIGURES), rows_of(EVALUATED), st.sets(st.sampled_from(logs.FIGURES[1:])))
+def test_any_figures_are_read_back_from_progress_and_evaluations(
+    progress: list[tuple[int, dict]], evaluations: list[tuple[int, dict]], new: set[str]
+) -> None:
+    """Parity: every row to the last bit, NaN too, in a file that an older version began, with a
+    column that is gone and without those that are `new`; and what a resumption takes of it."""
+    progress = [(n, row | {"misc/steps": n}) for n, row in progress]
+    old = [name for name in (*logs.FIGURES, "gone") if name not in new]
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        contextlib.redirect_stdout(io.StringIO()),
+        # TensorBoard's files cost most of the time.
+        mock.patch.object(logs, "Events", return_value=mock.Mock(error=None)),
+    ):
+        folder = pathlib.Path(temporary)
+        (folder / "progress.csv").write_text(f"{','.join(old)}\r\n{','.join('7' for _ in old)}\r\n")
+        log = logs.RunLog(folder, 0, 1)
+        for _, row in progress:
+            log.figures(row)
+        for n, row in evaluations:
+            log.evaluation(n, row)
+        log.close()
+        first, *rows = read_back(folder / "progress.csv")
+        path = folder / "evaluations.csv"
+        best_and_last = evaluator.read_evaluations(path)
+        evaluated = read_back(path) if evaluations else []
+    np.testing.assert_equal(first, dict.fromkeys(new, math.nan) | dict.fromkeys(old, 7))
+    np.testing.assert_equal(rows, [row | {"gone": math.nan} for _, row in progress])
+    np.testing.assert_equal(evaluated, [{"steps": n} | row for n, row in evaluations])
+    means = [row["episode_reward_mean"] for _, row in evaluations]
+    assert best_and_last == (
+        max((mean for mean in means if not math.isnan(mean)), default=None),
+        evaluations[-1][0] if evaluations else None,
+    )
 
 
 def any_array(dtype: type, elements: st.SearchStrategy) -> st.SearchStrategy:
