@@ -117,7 +117,6 @@ class Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="train.py",
         usage="python3 train.py [flags] env_id, or python3 train.py --resume FOLDER [flags]",
         description="Train A3C. In brackets: the default under each preset; unit; source.",
         allow_abbrev=False,

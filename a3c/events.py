@@ -1,5 +1,6 @@
 """TensorBoard's files. Their horizontal axis is agent steps.
 
+Events are on their way to the disk at once: TensorFlow flushes a writer that ceases to be the default.
 Events that cannot be written, because the disk is full, are lost: TensorBoard has a gap there, and
 progress.csv has the rows. Afterwards they go to a new file, since the old one may end in half an
 event, behind which nothing is read.
@@ -24,25 +25,18 @@ class Events:
         self._writer: tf.summary.SummaryWriter | None = None
         self.error: str | None = None  # why events are being lost
 
-    def scalars(self, n_steps: int, scalars: Mapping[str, float], *, flush: bool = False) -> None:
-        """Write some; with `flush`, to the disk now, for which a broken file is replaced."""
-        if self.error and not flush:
+    def scalars(self, n_steps: int, scalars: Mapping[str, float], *, anew: bool = False) -> None:
+        """Write some; once a file broke they are lost, until `anew` replaces it."""
+        if self.error and not anew:
             return
         with self._lost_without_a_disk():
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(str(self._folder))
-            with self._writer.as_default(step=n_steps):
+            # An environment may pay more than 32 bits hold, which is then infinite there.
+            with self._writer.as_default(step=n_steps), np.errstate(over="ignore"):
                 for name, value in scalars.items():
-                    tf.summary.scalar(name, value)
-            if flush:
-                self._writer.flush()
+                    tf.summary.scalar(name, np.float32(value))
             self.error = None
-
-    def flush(self) -> None:
-        """Have what was written on the disk."""
-        with self._lost_without_a_disk():
-            if self._writer is not None:
-                self._writer.flush()
 
     def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         if self._writer is None:

@@ -129,10 +129,6 @@ class RunLog:
             self._broken.add(name)
             self.say(f"cannot write {name}: {is_written}; training goes on", error=True)
 
-    def flush(self) -> None:
-        """Have on the disk what waits to go there."""
-        self._events.flush()
-
     def n_bytes(self) -> int:
         """The length of log.txt."""
         return self._log.n_bytes()
@@ -153,7 +149,7 @@ class RunLog:
         row = _csv_line([figures.get(name, math.nan) for name in self._columns])
         self._note("progress.csv", self._progress.write(row) or self._progress.error)
         known = {name: figures[name] for name in FIGURES if not math.isnan(figures[name])}
-        self._events.scalars(int(figures["misc/steps"]), known, flush=True)
+        self._events.scalars(int(figures["misc/steps"]), known, anew=True)
         self._note("TensorBoard's events", self._events.error or True)
         if self._bar.disable:
             self.say(
@@ -172,7 +168,7 @@ class RunLog:
             "evaluations.csv", rows.write(_csv_line([n_steps, *figures.values()])) or rows.error
         )
         known = {f"eval/{name}": x for name, x in figures.items() if not math.isnan(x)}
-        self._events.scalars(n_steps, known, flush=True)
+        self._events.scalars(n_steps, known, anew=True)
 
     def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         self._events.histograms(n_steps, arrays)

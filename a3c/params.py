@@ -148,7 +148,7 @@ class Params:
         IMAGES, 30, "emulator frames", OCD,
         "a game starts with a random number of no-ops, up to this", within=(0, 10_000))
     no_clip_rewards: bool = _knob(
-        IMAGES, False, "", OURS, "train on true rewards instead of their signs")
+        IMAGES, False, "", OURS, "train on true rewards, not clipped to -1 ... 1")
     no_end_on_life_loss: bool = _knob(
         IMAGES, False, "", OURS, "let episodes run on when a life is lost")
 
@@ -164,8 +164,8 @@ class Params:
 
     eval_interval_steps: int | None = _knob(
         EVALUATION, None, "agent steps", OURS,
-        "play whole games with the weights of one moment each time so many steps have passed; the"
-        " best weights stay in checkpoints/best", within=(1, 10**12), anew=True)
+        "play whole games with the weights of one moment each time so many steps have passed, unless"
+        " the last ones are still under way; the best weights stay in checkpoints/best", within=(1, 10**12), anew=True)
     eval_episodes: int = _knob(
         EVALUATION, 10, "games", OURS, "how many games an evaluation plays", within=(1, 10_000),
         anew=True)

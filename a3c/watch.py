@@ -111,7 +111,7 @@ class Watch:
             prefix = self._checkpointer.save(self._read_position)
         except CannotSave as error:
             self._is_saved = False
-            self._log.say(f"{error}; what was saved before is intact", error=True)
+            self._log.say(f"{error}; what was saved before is left as it is", error=True)
             return None
         if not self._is_saved:
             self._log.say("checkpoints can be saved again")
@@ -124,7 +124,6 @@ class Watch:
     def _read_position(self) -> Position:
         # What workers have reported by now is of the checkpoint's time.
         self._take_reports(math.inf)
-        self._log.flush()
         # There are fewer workers, or none, where a signal came while they were being made.
         not_made = self._positions[len(self._workers) :]
         return Position(

@@ -187,3 +187,16 @@ def test_any_cut_is_noticed(saved, tmp_path):
                 bundle.read(tmp_path / prefix.name, shapes)
         path.write_bytes(whole)
     bundle.read(tmp_path / prefix.name, shapes)
+
+
+def test_fields_of_every_form_by_hand():
+    """Analytic: a number, eight bytes, a text, four bytes; the last of two values counts."""
+    message = b"\x08\x07" + b"\x11eight by" + b"\x1a\x03one" + b"\x1a\x03two" + b"\x25four"
+    fields = bundle._Fields(message)
+    assert [fields.number(n) for n in (1, 9)] == [7, 0]
+    assert [fields.text(n) for n in (2, 3, 4, 9)] == [b"eight by", b"two", b"four", b""]
+    assert fields.texts(3) == [b"one", b"two"]
+    with pytest.raises(ValueError, match="bytes in the place of a number"):
+        fields.number(3)
+    with pytest.raises(ValueError, match="no known form"):
+        bundle._Fields(b"\x0b")

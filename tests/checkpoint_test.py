@@ -247,6 +247,22 @@ def test_a_damaged_file_is_refused_by_name(copy, ending, damage):
     assert len(str(error.value)) < 400
 
 
+def test_a_file_that_is_not_there_has_no_checksum(copy):
+    """Analytic: no JSON makes its absence right."""
+    copy.with_name(f"{copy.name}.index").unlink()
+    content = json.loads(copy.with_name(f"{copy.name}.json").read_text())
+    edit_json(copy, files=content["files"] | {f"{copy.name}.index": None})
+    with pytest.raises(UnusableCheckpoint, match="files"):
+        checkpoint_files.read_info(copy)
+
+
+def test_a_jsons_checksum_is_as_it_always_was():
+    """Golden: or no checkpoint of before could be read; the order of its entries does not matter."""
+    golden = "c912a251d940de4350b8f9d331742e45e769a5405686ca7bbaf7a143c523ae99"
+    assert checkpoint_files._checksum({"b": 1, "a": [2.5, None]}) == golden
+    assert checkpoint_files._checksum({"a": [2.5, None], "b": 1}) == golden
+
+
 def test_both_tensor_files_of_another_checkpoint_are_refused(copy, tmp_path):
     """Analytic: a whole checkpoint's files under another's name do not pass for its own."""
     other = make_checkpointer(tmp_path / "other", make_shared(5, COUNTS)).save()

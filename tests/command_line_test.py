@@ -196,7 +196,13 @@ def test_no_number_takes_what_no_number_can_be(name, text):
     assert f"--{name}" in refusal(PONG, f"--{name}", text)
 
 
-@pytest.mark.parametrize("text", ["", "a\nb", "a\x00b", "\ud800", "a\tb", "x" * 5000])
+def test_a_flag_that_is_no_number_is_not_taken_for_one():
+    """Golden: where a value is missing, and the next flag is wrong."""
+    words = "unknown flag --n_wrokers (nearest: --n_workers)"
+    assert refusal(PONG, "--n_workers", "--n_wrokers") == words
+
+
+@pytest.mark.parametrize("text", ["", "a\nb", "a\x00b", "a\x7fb", "\ud800", "a\tb", "x" * 5000])
 @pytest.mark.parametrize("name", ["env_id", "--log_dir", "--run_name", "--load_ckpt"])
 def test_texts_that_no_folder_or_environment_has_are_refused(name, text):
     """Analytic: empty, cut, unprintable or endless names end before they reach the disk."""

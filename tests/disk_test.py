@@ -81,7 +81,7 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
         )
         before = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
         screen.forget()
-        screen.wait_for(": File too large; what was saved before is intact\n")  # again
+        screen.wait_for(": File too large; what was saved before is left as it is\n")  # again
         assert checkpoint_files.read_info(checkpoint_files.find(folder)).counters == before
 
         let_files_grow(process, to=resource.RLIM_INFINITY)
@@ -96,7 +96,7 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
         let_files_grow(process, to=0)
         process.send_signal(signal.SIGTERM)
         assert process.wait(processes.DEADLINE_SECONDS) == 1
-        screen.wait_for("what was saved before is intact\n")
+        screen.wait_for("what was saved before is left as it is\n")
         let_go = [
             p.name for p in folder.glob("checkpoints/*") if "temp" in p.name or "tmp" in p.name
         ]
@@ -152,7 +152,9 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
         screen.wait_for("cannot save run/checkpoints/ckpt-", ": Permission denied; what was saved")
         before = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
         screen.forget()
-        screen.wait_for(": Permission denied; what was saved before is intact\n", " steps/s ")
+        screen.wait_for(
+            ": Permission denied; what was saved before is left as it is\n", " steps/s "
+        )
         assert checkpoint_files.read_info(checkpoint_files.find(folder)).counters == before
         for place in places:
             place.chmod(0o755)

@@ -463,7 +463,7 @@ def test_no_process_takes_a_broken_ones_place_in_another_runs_folder():
 def test_a_monitor_file_that_is_closed_to_us_does_not_keep_a_process_from_being_replaced(
     tmp_path, monkeypatch
 ):
-    """Analytic: nobody can tell what is in it, and training goes on."""
+    """Analytic: nobody can tell what is in it, and training goes on; no row is written twice."""
     settings = EnvSettings(TOY + "Vector-v0", seed=0, monitor_dir=str(tmp_path))
 
     def refused(*arguments):
@@ -471,10 +471,15 @@ def test_a_monitor_file_that_is_closed_to_us_does_not_keep_a_process_from_being_
 
     with opened(settings, 0, 1, restart_limit=RestartLimit()) as envs:
         envs.reset(0)
+        for _ in range(5):
+            envs.step(np.array([1]), 0)
+        rows = (tmp_path / "0.0.monitor.csv").read_text().splitlines()[2:]
+        assert [row.split(",")[:2] for row in rows] == [["50.0", "5"]]
         monkeypatch.setattr(worker_envs, "cut_back", refused)
         os.kill(envs.pids[0], signal.SIGKILL)
         assert envs.step(np.array([1]), 0).replaced
         assert envs.step(np.array([1]), 0).rewards == [10]
+        assert (tmp_path / "0.0.monitor.csv").read_text().splitlines()[2:] == rows
 
 
 def test_games_that_ended_unheard_are_not_played_again(tmp_path):

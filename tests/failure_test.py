@@ -134,3 +134,17 @@ def test_a_folder_that_cannot_be_written_is_said_in_the_same_line(tmp_path):
     assert line.startswith("worker 3 failed at 5 steps: ValueError: x; ")
     assert "cannot be written" in line
     assert pathlib.Path(tmp_path / "failure").is_file()
+
+
+def test_where_another_run_has_the_folder_nothing_is_left():
+    """Golden: the line says so."""
+    assert failure.leave(None, Failure(3, ValueError("x"), "Traceback\n"), 5) == (
+        "worker 3 failed at 5 steps: ValueError: x; another run has its folder where this run's was"
+    )
+
+
+def test_a_run_that_fails_once_more_leaves_the_last_failure(tmp_path):
+    """Analytic: resumed, say; in the place of the first."""
+    for word in ("first", "second"):
+        failure.leave(tmp_path, Failure(3, ValueError(word), "Traceback\n"), 5)
+    assert "second" in (tmp_path / "failure/traceback.txt").read_text()

@@ -1,6 +1,7 @@
 """Logs: the same figures in progress.csv and TensorBoard, and a console that fits what it is."""
 
 import csv
+import errno
 import math
 import os
 import pathlib
@@ -132,6 +133,19 @@ def test_histograms_hold_every_number(written):
     assert buckets[:, 2].sum() == 1000
 
 
+def test_a_score_beyond_32_bits_is_infinite_in_tensorboard_alone(tmp_path):
+    """Analytic: TensorBoard has no more; the run goes on."""
+    log = logs.RunLog(tmp_path, 0, 3000)
+    log.game(17, score=1e39, length=800)
+    log.figures(ROWS[0] | {"rl/episode_reward_mean_100": -1e300})
+    log.close()
+    (row,) = csv.DictReader((tmp_path / "progress.csv").open(newline=""))
+    assert float(row["rl/episode_reward_mean_100"]) == -1e300
+    shown = Scalars(tmp_path)
+    assert shown.of("rl/episode_reward_sum") == {17: math.inf}
+    assert shown.of("rl/episode_reward_mean_100") == {1000: -math.inf}
+
+
 def test_rows_are_on_disk_before_the_log_is_closed(tmp_path):
     """Analytic: a run that is killed keeps what it had logged, and one under way can be watched."""
     log = logs.RunLog(tmp_path, 0, 3000)
@@ -197,6 +211,7 @@ def test_a_restored_runs_bar_starts_where_that_one_ended(tmp_path, monkeypatch):
     log = logs.RunLog(tmp_path, 1000, 3000)
     log.close()
     assert (made[0]["initial"], made[0]["total"]) == (1000, 3000)
+    assert made[0]["smoothing"] == 0.05  # tqdm's own 0.3 jumps with each of our updates
 
 
 def _recording(tqdm: type, made: list[dict]) -> type:
@@ -218,13 +233,68 @@ def test_a_damaged_row_takes_no_other_with_it(tmp_path, damage):
     rows[1] = damage + rows[1][1:]
     path.write_text("\n".join([",".join(COLUMNS[:-1]), *rows]) + "\n")
     before = path.read_bytes()
-    assert logs._take_over(path) == COLUMNS
+    log = logs.RunLog(tmp_path, 0, 3000)
+    log.figures(ROWS[0])
+    log.close()
+    *lines, last = path.read_text().splitlines()
+    np.testing.assert_array_equal(np.array(last.split(","), float), [*ROWS[0].values()])
     if damage.startswith('"'):
-        lines = path.read_text().splitlines()
         assert len(lines) == 5
         assert lines[4] == rows[3] + ",nan"
     else:
-        assert path.read_bytes() == before
+        assert path.read_bytes().startswith(before)
+
+
+def test_a_table_that_cannot_be_written_anew_keeps_its_columns(tmp_path, monkeypatch):
+    """Analytic: no room for it once more, say: new rows have the old columns, and nothing is left
+    beside it.
+    """
+    path = tmp_path / "progress.csv"
+    path.write_text("misc/steps,misc/frames\n1,4\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "replace", _no_room)
+        log = logs.RunLog(tmp_path, 0, 3000)
+    log.figures(ROWS[0])
+    log.close()
+    assert path.read_text().splitlines() == ["misc/steps,misc/frames", "1,4", "1000.0,1001.25"]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_can_be_written_or_not_is_said_once_each_time(tmp_path, monkeypatch, capsys):
+    """Analytic: of a disk that is full twice, for two rows each."""
+    log = logs.RunLog(tmp_path, 0, 3000)
+    for has_room in [True, False, False, True, True] * 2:
+        monkeypatch.setattr(log._progress, "write", lambda _, has_room=has_room: has_room)
+        log._progress.error = "full"
+        log.figures(ROWS[0])
+    monkeypatch.undo()
+    log.close()
+    out, err = capsys.readouterr()
+    assert out.count("progress.csv is written again\n") == 2
+    assert err == "cannot write progress.csv: full; training goes on\n" * 2
+
+
+def test_an_evaluation_that_cannot_be_written_is_said(tmp_path, capsys):
+    """Golden: by the file's name."""
+    (tmp_path / "evaluations.csv").mkdir()
+    log = logs.RunLog(tmp_path, 0, 3000)
+    log.evaluation(50, {"episode_reward_mean": 1.0})
+    log.close()
+    said = "cannot write evaluations.csv: Is a directory; training goes on\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_game_is_on_the_disk_at_once(tmp_path):
+    """Analytic: before a checkpoint is saved, say, which tells how far the logs had come."""
+    log = logs.RunLog(tmp_path, 0, 3000)
+    for n in range(3):
+        log.game(n, score=-21.0, length=800)
+        assert max(Scalars(tmp_path).of("rl/episode_reward_sum")) == n
+    log.close()
 
 
 def test_a_console_that_is_gone_takes_nothing_with_it(tmp_path, monkeypatch):

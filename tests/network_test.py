@@ -398,6 +398,29 @@ def test_orthogonal_is_orthonormal_times_its_gain(name: str, shape: tuple[int, .
         np.testing.assert_allclose(products, np.eye(len(products)), atol=1e-5, err_msg=key)
 
 
+@pytest.mark.parametrize(("name", "shape"), [("small", IMAGE), ("mlp", (4,))])
+def test_orthogonal_is_gram_schmidt_on_normal_draws(name: str, shape: tuple[int, ...]) -> None:
+    """Parity: of each kernel's draws, a column for each column of its output (or row, where it has
+    fewer), the first two by hand: so a seed goes on giving the weights that it gave.
+    """
+    shapes = network.weight_shapes(name, shape, 6)
+    weights = network.initial_weights(shapes, "orthogonal", np.random.default_rng(3))
+    generator = np.random.default_rng(3)
+    for key, values in weights.items():
+        if key.endswith("bias"):
+            continue
+        gain = {"policy_kernel": 0.01, "value_kernel": 1.0}.get(key, np.sqrt(2))
+        matrix = values.reshape(-1, values.shape[-1]) / gain
+        matrix = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+        drawn = generator.standard_normal(matrix.shape)
+        first = drawn[:, 0] / np.linalg.norm(drawn[:, 0])
+        np.testing.assert_allclose(matrix[:, 0], first, atol=1e-6, err_msg=key)
+        if matrix.shape[1] > 1:
+            second = drawn[:, 1] - first * (first @ drawn[:, 1])
+            second /= np.linalg.norm(second)
+            np.testing.assert_allclose(matrix[:, 1], second, atol=1e-6, err_msg=key)
+
+
 def test_orthogonal_favours_no_sign() -> None:
     """Analytic: over 200 draws the first entry is positive half the time, within five standard deviations."""
     shapes = {"value_kernel": (3, 1), "value_bias": (1,)}

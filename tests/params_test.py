@@ -75,6 +75,7 @@ RUN_DEFAULTS = {
         (["--preset", "ocd"], OCD_COLUMN | {"preset": "ocd"}),
         (["--preset", "paper"], PAPER_COLUMN | {"preset": "paper"}),
     ],
+    ids=["default", "ocd", "paper"],
 )
 def test_presets_have_the_published_values(argv, column):
     """Analytic: every value under each preset equals a table typed here, none left out."""
@@ -82,20 +83,83 @@ def test_presets_have_the_published_values(argv, column):
     assert dataclasses.asdict(parsed.params) == column | RUN_DEFAULTS | {"env_id": PONG}
 
 
+# The least and the most that each number may be.
+RANGES = {
+    "n_workers": (1, 1024),
+    "envs_per_worker": (1, 1024),
+    "n_steps": (1, 10**12),
+    "env_timeout_seconds": (1, 1e6),
+    "seed": (0, 2**32 - 1),
+    "steps_per_update": (1, 10_000),
+    "discount": (0, 1),
+    "entropy_bonus": (0, 1e3),
+    "value_loss_coef": (0, 1e3),
+    "max_grad_norm": (1e-6, 1e9),
+    "initial_lr": (1e-12, 10),
+    "lr_decay_to_zero_by_n_steps": (1, 10**12),
+    "rmsprop_decay": (0, 0.999999),
+    "rmsprop_epsilon": (1e-30, 1e6),
+    "rmsprop_initial": (0, 1e6),
+    "max_n_noops": (0, 10_000),
+    "ckpt_interval_seconds": (0.01, 1e9),
+    "keep_ckpts": (1, 10_000),
+    "eval_interval_steps": (1, 10**12),
+    "eval_episodes": (1, 10_000),
+    "manager_wake_interval_seconds": (0.01, 1e9),
+}
+# What --resume may change, since the weights do not depend on it.
+ANEW = {
+    "n_steps",
+    "env_timeout_seconds",
+    "ckpt_interval_seconds",
+    "keep_ckpts",
+    "eval_interval_steps",
+    "eval_episodes",
+    "manager_wake_interval_seconds",
+    "detailed_logs",
+}
+
+
+def test_what_each_flag_may_be():
+    """Golden: every range, and which flags a resumed run may have anew."""
+    assert {n: k.within for n, k in params.KNOBS.items() if k.within is not None} == RANGES
+    assert {n for n, k in params.KNOBS.items() if k.anew} == ANEW
+
+
+@pytest.mark.parametrize(
+    ("flag", "limit"),
+    [
+        ("env_id", 200),
+        ("--log_dir", 4096),
+        ("--load_ckpt", 4096),
+        ("--run_name", 100),
+        ("--resume", 4096),
+    ],
+)
+def test_a_text_is_taken_up_to_its_length(flag, limit):
+    """Analytic: one character more is refused, by the flag's name."""
+
+    def given(length: int) -> list[str]:
+        text = "x" * length
+        return {"env_id": [text], "--resume": [flag, text]}.get(flag, [PONG, flag, text])
+
+    command_line.parse(given(limit))
+    with pytest.raises(BadInput, match=rf"^{flag} .*{limit}"):
+        command_line.parse(given(limit + 1))
+
+
 def test_the_ends_of_every_range_are_taken_and_survive_float32():
     """Analytic: a range is closed, and float32 keeps what it allows on the allowed side."""
     import numpy as np
 
-    for name, knob in params.KNOBS.items():
-        if knob.within is None:
-            continue
-        for value in knob.within:
+    for name, ends in RANGES.items():
+        for value in ends:
             extra = ["--n_steps", "1"]
             if name == "lr_decay_to_zero_by_n_steps":
                 extra += ["--lr_schedule", "linear"]
             argv = [PONG, *extra, f"--{name}", str(value)]
             assert getattr(command_line.parse(argv).params, name) == value
-            if knob.within[1] <= 1e9:
+            if ends[1] <= 1e9:
                 single = np.float32(value)
                 assert np.isfinite(single)
                 assert (single == 0) == (value == 0)
@@ -125,19 +189,37 @@ def test_the_network_fits_the_observations(argv, kind, network, source):
 @pytest.mark.parametrize(
     ("argv", "kind", "words"),
     [
-        (["--network", "mlp"], "image", ["mlp", "image", "vector", PONG]),
-        (["--network", "nature"], "vector", ["nature", "image", "vector", PONG]),
-        (["--network", "small"], "vector", ["small", "image", "vector", PONG]),
-        (["--preprocessing", "generic"], "vector", ["--preprocessing", PONG]),
-        (["--max_n_noops", "30"], "vector", ["--max_n_noops", PONG]),
+        (
+            *(["--network", "mlp"], "image"),
+            f"--network mlp takes vector observations, but {PONG} gives image observations: use"
+            " nature or small",
+        ),
+        (
+            *(["--network", "nature"], "vector"),
+            f"--network nature takes image observations, but {PONG} gives vector observations: use"
+            " mlp",
+        ),
+        (
+            *(["--network", "small"], "vector"),
+            f"--network small takes image observations, but {PONG} gives vector observations: use"
+            " mlp",
+        ),
+        (
+            *(["--preprocessing", "generic"], "vector"),
+            f"--preprocessing is for image observations, but {PONG} gives vectors",
+        ),
+        (
+            *(["--max_n_noops", "30"], "vector"),
+            f"--max_n_noops is for image observations, but {PONG} gives vectors",
+        ),
     ],
 )
 def test_what_does_not_fit_the_observations_is_refused(argv, kind, words):
-    """Analytic: a wrong network, or a flag that would be without effect, is named."""
+    """Golden: a wrong network, or a flag that would be without effect, is named."""
     parsed = command_line.parse([*argv, PONG])
     with pytest.raises(BadInput) as caught:
         params.resolve_network(parsed, kind)
-    assert [word for word in words if word not in str(caught.value)] == []
+    assert str(caught.value) == words
 
 
 def test_flags_that_hold_for_vectors_anyway_are_no_error():
@@ -198,6 +280,16 @@ def test_a_flag_younger_than_the_file_has_its_presets_default():
                 parsed.params,
                 parsed.sources | {name: "not recorded"},
             )
+
+
+@pytest.mark.parametrize("preset", ["atari", ["ocd"], None])
+def test_a_file_with_a_younger_flag_and_no_such_preset_is_refused(preset):
+    """Analytic: before the preset's default is looked up."""
+    content = params.to_json(command_line.parse([PONG]))
+    del content["params"]["discount"], content["sources"]["discount"]
+    content["params"]["preset"] = preset
+    with pytest.raises(BadInput, match="preset"):
+        params.from_json(content)
 
 
 def test_args_json_must_be_whole():

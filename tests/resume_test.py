@@ -154,7 +154,7 @@ def test_so_is_a_run_whose_environments_break(n_envs):
     assert one.counters["games"] == len(games("whole")) == one.counters["steps"] / 5
     assert one.position.workers == other.position.workers
     n_restarts = one.position.n_env_restarts
-    assert 0 < n_before < n_restarts == other.position.n_env_restarts
+    assert 0 < n_before < n_restarts == other.position.n_env_restarts == 5
     # Each broken one takes its game's number and the next.
     (worker,) = one.position.workers
     assert sum(worker.next_games) == one.counters["games"] + 2 * n_restarts
@@ -458,7 +458,9 @@ def test_what_is_no_table_does_not_count_as_training(copy):
     for path in [*copy.glob("checkpoints/*.json"), *copy.glob("monitor/*"), copy / "progress.csv"]:
         path.unlink()
     (copy / "monitor/.ipynb_checkpoints").mkdir()
-    assert open_run("--n_steps", "90").info is None
+    opened = open_run("--n_steps", "90")
+    assert opened.info is None
+    assert opened.lines[0] == "no checkpoint yet: the run begins at its start"
 
 
 def test_a_run_that_began_with_anothers_checkpoint_has_none_of_its_own_at_first(copy):
@@ -609,14 +611,14 @@ def test_tensorboard_drops_the_abandoned_timeline(tmp_path):
     """Analytic: what was logged beyond the checkpoint is gone, what came up to it stays."""
     first = events.Events(tmp_path)
     for n_steps in (10, 20, 30, 40):
-        first.scalars(n_steps, {"x": float(n_steps)}, flush=True)
+        first.scalars(n_steps, {"x": float(n_steps)})
     first.close()
     # Files are read in the order of their names, which begin with the second.
     (path,) = tmp_path.iterdir()
     path.rename(tmp_path / "events.out.tfevents.1700000000.host")
     second = events.Events(tmp_path)
     second.start_session(20)
-    second.scalars(25, {"x": -25.0}, flush=True)
+    second.scalars(25, {"x": -25.0})
     second.close()
     shown = EventAccumulator(str(tmp_path)).Reload().Tensors("x")
     assert [event.step for event in shown] == [10, 20, 25]
@@ -654,6 +656,7 @@ def test_a_position_survives_json():
         {"workers": [WORKER | {"generator": GENERATOR | {"state": {"state": 1, "inc": 2}}}]},
         {"workers": [WORKER | {"generator": GENERATOR | {"state": {"state": 2**128, "inc": 1}}}]},
         {"workers": [WORKER | {"generator": GENERATOR | {"has_uint32": 2}}]},
+        {"workers": [WORKER | {"generator": GENERATOR | {"uinteger": 2**32}}]},
         {"workers": [WORKER | {"generator": None}]},
     ],
 )

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import threading
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -288,7 +289,7 @@ def test_a_folder_that_is_lost_on_the_way_is_told(tmp_path, signals, capsys, how
     out, err = capsys.readouterr()
     assert re.fullmatch(
         rf"cannot save {folder}/checkpoints/ckpt-40: .*(directory|exist).*; what was saved before"
-        r" is intact\n",
+        r" is left as it is\n",
         err,
     )
     assert "finished at 40 steps" in out
@@ -310,6 +311,7 @@ def test_a_stop_while_environments_are_built_saves(tmp_path, signals, capsys):
     run = train(tmp_path / "run", signals, envs)
     assert run.status == 143
     assert run.info().counters == Counts()._asdict()
+    assert [worker.n_rows for worker in run.info().position.workers] == [[0]]
     out, err = capsys.readouterr()
     assert out.endswith("stopped at 0 steps, 0 updates, 0 games\n")
     assert err == ""
@@ -464,3 +466,11 @@ def test_large_blocks_are_kept_on_huge_pages(tmp_path):
     assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
     can = str(pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists())
     assert processes.outputs(tmp_path)["stdout"].split() == [can, can]
+
+
+def test_a_checkpoint_in_its_own_folder_is_a_runs_own(tmp_path):
+    """Analytic: so one that is resumed does not save what it has just read; another's it does."""
+    for prefix, is_own in (("run/checkpoints/ckpt-4", True), ("other/checkpoints/ckpt-4", False)):
+        info = types.SimpleNamespace(prefix=tmp_path / prefix)
+        assert training._is_own(info, tmp_path / "run") == is_own
+    assert not training._is_own(None, tmp_path / "run")

@@ -37,9 +37,6 @@ class FakeLog:
         self.at: list[int] = []
         self.did: list[str] = []
 
-    def flush(self) -> None:
-        self.did.append("flush")
-
     def n_bytes(self) -> int:
         self.did.append("n_bytes")
         return 0
@@ -58,6 +55,9 @@ class FakeLog:
 
     def evaluation(self, n_steps: int, figures: dict[str, float]) -> None:
         self.at.append(n_steps)
+
+    def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
+        self.did.append("move_bar")
 
 
 class Watched(NamedTuple):
@@ -107,7 +107,7 @@ def watched(signals, monkeypatch):
 
 
 def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched):
-    """Analytic: games and restarts still in the queue are handled, and the logs flushed, before it is
+    """Analytic: games and restarts still in the queue are handled before it is
     said how far they had come.
     """
     watched.put(Game(105, 3.0, 5))
@@ -117,7 +117,7 @@ def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched):
     assert watched.log.games == [(105, 3.0, 5)]
     assert position.n_env_restarts == 1
     assert position.cpu_seconds == 18
-    assert watched.log.did[-2:] == ["flush", "n_bytes"]
+    assert watched.log.did[-1] == "n_bytes"
 
 
 def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch):
@@ -143,6 +143,48 @@ def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch
     with pytest.raises(RuntimeError):
         watched.watch.run()
     assert ended == [True]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
+    """Analytic: a failure that nobody waited for any more, and what comes of the evaluation under way,
+    which is not waited for where the run has failed.
+    """
+    waited_for = []
+
+    def work() -> None:
+        watched.clock[0] += 1
+        if fails:
+            watched.put(Failure(7, RuntimeError("why"), "Traceback\n"))
+
+    def finish(is_stopped: Callable[[], bool]) -> None:
+        waited_for.append(not is_stopped())
+        names = ("episode_reward_mean", "episode_reward_min", "episode_reward_max")
+        watched.put(Evaluated(50, dict.fromkeys(names, 1.0), None, None))
+
+    heard = []
+    watched.watch._workers = [types.SimpleNamespace(run=work, number=7, episode_value_mean=9.0)]
+    monkeypatch.setattr(watched.watch, "_watch", lambda threads: [t.join() for t in threads])
+    monkeypatch.setattr(watched.watch, "_save", lambda: heard.append(len(watched.log.said)))
+    watched.watch._checkpointer = types.SimpleNamespace(has_saved=True)
+    watched.watch._evaluator = types.SimpleNamespace(finish=finish)
+    assert watched.watch.run() == (1 if fails else 0)
+    assert waited_for == [not fails]
+    said = [line for line, _ in watched.log.said]
+    told = "worker 7 failed at 100 steps: RuntimeError: why; "
+    assert [line for line in said if line.startswith(told)] == said[: int(fails)]
+    assert heard == [int(fails)]  # before the last checkpoint
+    assert "evaluation at 50 steps: mean score 1.00, 1 to 1" in said
+
+
+def test_evaluations_begin_while_workers_work(watched):
+    """Analytic: the worker works until one has begun."""
+    begun = threading.Event()
+    watched.watch._evaluator = types.SimpleNamespace(begin_if_due=begun.set)
+    worker = threading.Thread(target=begun.wait, args=[processes.DEADLINE_SECONDS])
+    worker.start()
+    watched.watch._watch([worker])
+    assert begun.is_set()
 
 
 def test_figures_are_means_over_the_interval(watched):
