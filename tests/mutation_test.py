@@ -113,16 +113,24 @@ def test_the_list_is_read_as_it_was_written() -> None:
             },
         ),
         "a3c/params.py": Section(
-            *("ba9876543210", 9), {"g: 0 → 1": Result("timeout", "g: 0 → 1", 90.0, "-")}
+            *("ba9876543210", 9),
+            {
+                "g: 0 → 1": Result("timeout", "g: 0 → 1", 90.0, "-"),
+                "g: 1 → 2": Result("since", "g: 1 → 2", 9.0, "tests/x_test.py::t"),
+            },
         ),
     }
     equivalent = mutants.read_equivalent("# Why\n\na3c/losses.py: f: 1 → 2\n    No\n    matter.\n")
     assert equivalent == {"a3c/losses.py: f: 1 → 2": "No matter."}
     text = mutants.write_results(sections, equivalent)
     assert mutants.read_results(text) == sections
-    assert "# a3c/losses.py: 1 of 2 noticed = 50.0%, 1 equivalent, 3 run of 3" in text
-    assert "# in full: 1 of 2 noticed = 50.0%, 1 equivalent, 3 run" in text
-    assert "# sampled: 1 of 1 noticed = 100.0%, 0 equivalent, 1 run; 95 % interval 20.7%" in text
+    assert text.splitlines()[2:6] == [
+        "# a3c/losses.py: 1 of 2 noticed = 50.0%, 0 of them since, 1 equivalent, 3 run of 3",
+        "# a3c/params.py: 2 of 2 noticed = 100.0%, 1 of them since, 0 equivalent, 2 run of 9",
+        "# in full: 1 of 2 noticed = 50.0%, 0 of them since, 1 equivalent, 3 run",
+        "# sampled: 2 of 2 noticed = 100.0%, 1 of them since, 0 equivalent, 2 run",
+    ]
+    assert "# sampled, when first met: 50.0%, 95 % interval 9.5% to 90.5%\n" in text
 
 
 def test_a_test_whose_case_has_blanks_is_not_taken_for_two_words() -> None:
@@ -246,19 +254,28 @@ def test_whose_case_is_named_by_the_module(name):
     assert name == NAME
 """,
     "tests/__init__.py": "",
-    "run.py": """
+    "run.py": f"""
 import pathlib, pytest, sys
-sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, {str(mutants.ROOT)!r})
 from tests import mutants
+mutants.__file__ = __file__  # what jobs run
 mutants.ROOT = pathlib.Path.cwd()
 mutants.RESULTS, mutants.EQUIVALENT = pathlib.Path("list.txt"), pathlib.Path("none.txt")
 mutants.warm_up = lambda: None
 mutants.CHECKED_EVERY = 2
 baseline_of = mutants.baseline_of
 mutants.baseline_of = lambda *given: print("checked") or baseline_of(*given)
-sys.exit(mutants.main(sys.argv[2:]))
+sys.exit(mutants.main(sys.argv[1:]))
 """,
 }
+TEST = "tests/tiny_test.py::test_add"
+TEST_OF_UNUSED = """
+
+def test_unused():
+    from a3c.tiny import unused
+
+    assert unused() == 1
+"""
 
 
 def test_a_run_in_a_tree_of_its_own(tmp_path: pathlib.Path) -> None:
@@ -270,19 +287,48 @@ def test_a_run_in_a_tree_of_its_own(tmp_path: pathlib.Path) -> None:
         (tmp_path / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
 
-    command = [sys.executable, "run.py", str(mutants.ROOT), "a3c/tiny.py"]
-    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
-    section = mutants.read_results((tmp_path / "list.txt").read_text())["a3c/tiny.py"]
-    statuses = {name: (result.status, result.by) for name, result in section.results.items()}
-    test = "tests/tiny_test.py::test_add"
-    assert statuses == {
+    said = run_mutants(tmp_path, "a3c/tiny.py")
+    first = {
         "(module): 'a' → 'aX'": ("survived", "-"),
-        "add: return a + b → return None": ("killed", test),
-        "add: a + b → a - b": ("killed", test),
+        "add: return a + b → return None": ("killed", TEST),
+        "add: a + b → a - b": ("killed", TEST),
         "unused: 1 → 2": ("survived", "-"),
     }
-    assert done.stdout.splitlines().count("checked") == 3
+    assert listed(tmp_path) == first
+    assert said.count("checked") == 3
     assert (tmp_path / "a3c/tiny.py").read_text() == TREE["a3c/tiny.py"]
+
+    # Nothing is left to run; then one, as if the run had been stopped before.
+    assert run_mutants(tmp_path).count("checked") == 0
+    lines = (tmp_path / "list.txt").read_text().splitlines()
+    left = [line for line in lines if not line.endswith("a + b → a - b")]
+    (tmp_path / "list.txt").write_text("\n".join(left) + "\n")
+    (said,) = (line for line in run_mutants(tmp_path) if " | " in line)
+    assert said.startswith("1/1 killed ")
+    assert said.endswith(f" s {TEST} | a3c/tiny.py:6 add: a + b → a - b")
+    assert listed(tmp_path) == first
+
+    # A test for one that has survived; with two jobs, of which one has nothing to do.
+    with (tmp_path / "tests/tiny_test.py").open("a") as file:
+        file.write(TEST_OF_UNUSED)
+    run_mutants(tmp_path, "--survivors", "--jobs", "2")
+    since = first | {"unused: 1 → 2": ("since", "tests/tiny_test.py::test_unused")}
+    assert listed(tmp_path) == since
+    run_mutants(tmp_path, "a3c/tiny.py")
+    assert listed(tmp_path) == since
+
+
+def run_mutants(tree: pathlib.Path, *arguments: str) -> list[str]:
+    """The lines that it says."""
+    command = [sys.executable, "run.py", *arguments]
+    done = subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+def listed(tree: pathlib.Path) -> dict[str, tuple[str, str]]:
+    """Status and test of each mutant."""
+    section = mutants.read_results((tree / "list.txt").read_text())["a3c/tiny.py"]
+    return {name: (result.status, result.by) for name, result in section.results.items()}
 
 
 @pytest.mark.parametrize(
