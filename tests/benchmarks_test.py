@@ -187,7 +187,10 @@ def test_what_takes_long_is_told_in_its_units() -> None:
             ],
         }
     )
-    assert "2 × 8 small, 100,000 → 1,000,000 steps | 500 → 550 MiB (+10.0%) |" in table
+    assert (
+        "2 × 8 small, 100,000 → 1,000,000 steps | 500 → 550 MiB (+10.0%), 600 at most (+20.0%) |"
+        in table
+    )
     assert "| 5.0 (4.0–9.0) s | ≤ 15 s |" in table
     assert "best mean of 100 games 499 | 33 s | ≤ 90 s |" in table
     assert "2 × 4 small | 0.75 (0.70–0.80) | |" in table

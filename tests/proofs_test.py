@@ -9,7 +9,8 @@ from tests import proofs
 from tests.proofs import PROOFS, ROOT, Proof
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-LINK_TO_A_TEST = re.compile(r"\[`(test_\w+)(?:\[[\w-]+\])?`\]\((tests/\w+\.py)\)")
+LINK_TO_A_TEST = re.compile(r"\[`(test_\w+)(?:\[[^\]]+\])?`\]\((tests/\w+\.py)\)")
+TEST_OF_A_FILE = re.compile(r"`(tests/\w+\.py)`: `(test_\w+)")
 
 
 def section(title: str) -> str:
@@ -44,14 +45,36 @@ def test_every_row_names_a_test_that_exists(title, at_least):
         assert [link for link in links if not has_test(link[1], link[0])] == []
 
 
+def wrong_names(text: str) -> list[str]:
+    """The tests that a text names and that are not there, or not in the file named with them."""
+    files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").glob("*_test.py"))]
+    pairs = LINK_TO_A_TEST.findall(text) + [pair[::-1] for pair in TEST_OF_A_FILE.findall(text)]
+    names = set(re.findall(r"\btest_\w+", text))
+    wrong = {name for name in names if not any(has_test(file, name) for file in files)}
+    return sorted(wrong | {name for name, file in pairs if not has_test(file, name)})
+
+
+def test_every_test_that_the_readme_names_exists():
+    """Analytic: in whichever section, and in the file that is named with it."""
+    assert len(TEST_OF_A_FILE.findall(section("What it survives"))) >= 10
+    assert wrong_names(README) == []
+
+
 def test_tests_that_do_not_exist_are_found():
     """Analytic: negative control of the test before."""
-    assert LINK_TO_A_TEST.findall("| x | [`test_a[b-4]`](tests/a_test.py) |") == [
+    assert LINK_TO_A_TEST.findall("| x | [`test_a[b-4, c]`](tests/a_test.py) |") == [
         ("test_a", "tests/a_test.py")
     ]
     assert has_test("tests/proofs_test.py", "test_tests_that_do_not_exist_are_found")
     assert not has_test("tests/proofs_test.py", "test_tests_that_do_not_exist")
     assert not has_test("tests/nothing_test.py", "test_the_readme_has_the_table")
+    here = "test_the_readme_has_the_table"
+    assert (
+        wrong_names(f"`tests/proofs_test.py`: `{here}`, [`{here}[a]`](tests/proofs_test.py)") == []
+    )
+    assert wrong_names("and `test_nothing[a]`, too") == ["test_nothing"]
+    assert wrong_names(f"`tests/a_test.py`, `tests/losses_test.py`: `{here}`") == [here]
+    assert wrong_names(f"[`{here}`](tests/losses_test.py)") == [here]
 
 
 @pytest.mark.parametrize("proof", PROOFS, ids=[proof.guarantee for proof in PROOFS])
@@ -104,3 +127,29 @@ def test_a_change_that_changes_nothing_turns_no_test_red(tree):
         "continues[t] * discount * following",
     )
     assert not proofs.is_red(proof, tree)
+
+
+def test_what_pytest_counts():
+    """Analytic: by its last line; what did not come up is not there."""
+    assert proofs.count("x\n1 failed, 2 passed, 3 deselected in 4.5s\n") == {
+        "failed": 1,
+        "passed": 2,
+    }
+    assert proofs.count("12 passed in 62.00s (0:01:02)") == {"passed": 12}
+    assert proofs.count("3 passed\n1 failed, 2 errors in 1.0s") == {"failed": 1, "error": 2}
+
+
+@pytest.mark.slow
+def test_a_change_that_turns_one_case_red_does_not_prove_the_others(tree):
+    """Analytic: negative control; with the case named, it is one of the proofs."""
+    (proof,) = (proof for proof in PROOFS if proof.test.endswith("published_values[paper]"))
+    assert not proofs.is_red(proof._replace(test=proof.test.removesuffix("[paper]")), tree)
+
+
+@pytest.mark.slow
+def test_a_change_that_crashes_proves_nothing(tree):
+    """Analytic: negative control; an error of Python's own, before anything is compared."""
+    test, module = "losses_test.py::test_one_step_returns", "a3c/losses.py"
+    proof = Proof("", test, "", module, "tf.stack(returns[::-1])", "tf.stack(nothing)")
+    with pytest.raises(AssertionError, match="NameError"):
+        proofs.is_red(proof, tree)

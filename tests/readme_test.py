@@ -1,9 +1,11 @@
 """What README.md and CONTRIBUTING.md name exists: paths, make targets, scripts, flags, values."""
 
+import json
 import pathlib
 import re
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -60,6 +62,10 @@ def wrong_commands(text: str, root: pathlib.Path) -> Iterator[str]:
             for argument in words[1:]:
                 if argument.startswith("ARGS="):
                     yield from wrong_train_arguments(argument.removeprefix("ARGS=").split(), shown)
+        elif len(words) > 2 and words[1] == "-m":
+            folder, *rest = words[2].split(".")
+            if (root / folder).is_dir() and not (root / folder / f"{'/'.join(rest)}.py").is_file():
+                yield f"no such module: {shown}"
         elif len(words) > 1 and words[1].endswith(".py"):
             script = root / words[1]
             if not script.is_file():
@@ -108,6 +114,15 @@ def wrong_paths(text: str, root: pathlib.Path) -> Iterator[str]:
     }
     named |= {path for block in code_blocks(text) for path in paths_in_picture(block)}
     yield from sorted(f"no such path: {path}" for path in named if not (root / path).exists())
+
+
+def wrong_anchors(text: str, root: pathlib.Path) -> Iterator[str]:
+    """Links to a heading that is not there, in this document or another."""
+    for path, anchor in re.findall(r"\]\(([^)#\s:]*\.md|)#([^)\s]+)\)", text):
+        document = (root / path).read_text(encoding="utf-8") if path else text
+        headings = re.findall(r"^#+ (.*)$", document, flags=re.MULTILINE)
+        if anchor not in {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}:
+            yield f"no such heading: {path}#{anchor}"
 
 
 def is_path_of_ours(word: str, root: pathlib.Path) -> bool:
@@ -162,7 +177,8 @@ def flags_of(words: list[str]) -> set[str]:
 
 def problems(text: str, root: pathlib.Path) -> list[str]:
     """Everything that a document names and the repository lacks."""
-    return [*wrong_paths(text, root), *wrong_commands(text, root), *wrong_flags(text, root)]
+    found = (wrong_paths, wrong_anchors, wrong_commands, wrong_flags)
+    return [problem for problems_of in found for problem in problems_of(text, root)]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -171,6 +187,30 @@ def test_what_a_document_names_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     assert list(commands(text)), "found no commands: is the document in another form?"
     assert problems(text, ROOT) == []
+
+
+def test_what_kills_and_stops_cost_is_what_was_measured() -> None:
+    """Golden: the figures of "What it survives" against the tries' own lines."""
+    tries: dict[str, list[dict[str, Any]]] = {}
+    for line in (ROOT / "results/soak.jsonl").read_text().splitlines():
+        tries.setdefault((one := json.loads(line))["part"], []).append(one)
+        assert one["ok"]
+
+    def most(part: str, figure: str) -> str:
+        return f"{max(one[figure] for one in tries[part]):.1f} s"
+
+    toy, pong, stop = (tries[part] for part in ("kill_toy", "kill_pong", "stop"))
+    soonest = min(one["stopped_seconds"] for one in stop)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for words in (
+        f"{len(toy)} on a toy, interval 0.5 s: at most {most('kill_toy', 'lost_seconds')} lost,"
+        f" processes gone within {most('kill_toy', 'left_seconds')};",
+        f"{len(pong)} on Pong, interval 15 s: {most('kill_pong', 'lost_seconds')} and"
+        f" {most('kill_pong', 'left_seconds')} |",
+        f"{len({(one['phase'], one['signal']) for one in stop})}: each signal while",
+        f"over within {soonest:.1f} to {most('stop', 'stopped_seconds')}, nothing left |",
+    ):
+        assert words in readme
 
 
 def test_every_picture_is_shown_and_small() -> None:
@@ -234,6 +274,9 @@ def test_a_right_document_has_no_problems() -> None:
         ("`python3 train.py --preset nothing X-v1`", "--preset"),
         ("`python3 train.py --nothing <env>`", "unknown flag --nothing"),
         ("`--nothing 3`", "unknown flag: --nothing"),
+        ("`python3 -m results.nothing`", "no such module: python3 -m results.nothing"),
+        ("# It's here\n[x](#its-gone)", "no such heading: #its-gone"),
+        ("[x](CONTRIBUTING.md#nothing)", "no such heading: CONTRIBUTING.md#nothing"),
     ],
 )
 def test_what_does_not_exist_is_found(text: str, problem: str) -> None:

@@ -52,7 +52,10 @@ def finish(folder: pathlib.Path, process: subprocess.Popen) -> int:
     return process.wait(processes.DEADLINE_SECONDS)
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+STATUSES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+
+
+@pytest.mark.parametrize(("name", "status"), STATUSES.items())
 def test_the_first_signal_asks(tmp_path, run, name, status):
     """Analytic: the run goes on to its own end, and then tells which signal it was."""
     process = run()
@@ -62,35 +65,25 @@ def test_the_first_signal_asks(tmp_path, run, name, status):
     assert finish(tmp_path, process) == status
 
 
-def test_a_second_ctrl_c_does_not_ask(tmp_path, run):
-    """Analytic: the run ends though it has not saved."""
+@pytest.mark.parametrize("first", STATUSES)
+def test_a_ctrl_c_after_any_other_does_not_ask(tmp_path, run, first):
+    """Analytic: the run ends though it has not saved, whoever asked first."""
     process = run()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(getattr(signal, first))
     wait_until_stopping(tmp_path)
     process.send_signal(signal.SIGINT)
     assert process.wait(processes.DEADLINE_SECONDS) == 130
 
 
-def test_ctrl_c_after_sigterm_does_not_ask_either(tmp_path, run):
-    """Analytic: whoever asked first."""
-    process = run()
-    process.send_signal(signal.SIGTERM)
-    wait_until_stopping(tmp_path)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(processes.DEADLINE_SECONDS) == 130
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "status"),
-    [("SIGINT", "SIGTERM", 130), ("SIGTERM", "SIGHUP", 143), ("SIGHUP", "SIGTERM", 129)],
-)
-def test_any_other_second_signal_changes_nothing(tmp_path, run, first, second, status):
+@pytest.mark.parametrize("second", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("first", STATUSES)
+def test_any_other_second_signal_changes_nothing(tmp_path, run, first, second):
     """Analytic: only Ctrl-C stops at once; the status is the first one's."""
     process = run()
     process.send_signal(getattr(signal, first))
     wait_until_stopping(tmp_path)
     process.send_signal(getattr(signal, second))
-    assert finish(tmp_path, process) == status
+    assert finish(tmp_path, process) == STATUSES[first]
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
