@@ -161,7 +161,8 @@ def test_a_small_file_takes_no_large_memory(tmp_path, make):
     """Analytic: what would grow without end is refused before it does."""
     prefix = put(tmp_path)
     (tmp_path / "ckpt-0.index").write_bytes(make())
-    assert len(make()) < bundle.MAX_INDEX_BYTES
+    assert len(make()) < bundle.MAX_INDEX_BYTES == 2**20
+    assert bundle.MAX_KEY_BYTES == 1000
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="without end|overlap"):

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -256,6 +257,16 @@ def test_a_file_that_is_not_there_has_no_checksum(copy):
         checkpoint_files.read_info(copy)
 
 
+def test_a_json_is_on_the_disk_before_it_takes_another_ones_place(tmp_path, monkeypatch):
+    """Analytic: all of it, or a power cut would leave an empty file."""
+    sizes = []
+    monkeypatch.setattr(
+        checkpoint_files.os, "fsync", lambda number: sizes.append(os.fstat(number).st_size)
+    )
+    prefix = make_checkpointer(tmp_path, make_shared(5, COUNTS)).save()
+    assert prefix.with_name(f"{prefix.name}.json").stat().st_size in sizes
+
+
 def test_a_jsons_checksum_is_as_it_always_was():
     """Golden: or no checkpoint of before could be read; the order of its entries does not matter."""
     golden = "c912a251d940de4350b8f9d331742e45e769a5405686ca7bbaf7a143c523ae99"
@@ -465,6 +476,16 @@ def test_reading_needs_no_tensorflow(made):
         [sys.executable, "-c", script, str(made.parent)], cwd=ROOT, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("70 False False\n", "")
+
+
+def test_what_writing_left_behind_is_removed(tmp_path):
+    """Golden: TensorFlow's folder and files, and the half of a JSON; nothing of a checkpoint."""
+    (tmp_path / "ckpt-5_temp").mkdir()
+    (tmp_path / "ckpt-5_temp/part-00000-of-00001.index").touch()
+    for name in ("ckpt-5.json.tmp", "ckpt-5.tempstate123", "ckpt-5.index", "ckpt-4.index", "notes"):
+        (tmp_path / name).touch()
+    checkpoint_files.delete_unfinished(tmp_path / "ckpt-5")
+    assert {path.name for path in tmp_path.iterdir()} == {"ckpt-4.index", "notes"}
 
 
 def test_nothing_is_saved_where_another_run_has_its_folder(tmp_path):

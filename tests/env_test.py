@@ -397,3 +397,25 @@ def test_worker_0_does_not_know_how_many_workers_there_are():
             envs.reset()
         np.testing.assert_array_equal(alone.observations[0, 0], wide.observations[0, 0])
         assert (alone.observations[0, 0] != other.observations[0, 0]).any()
+
+
+def test_what_is_supported_is_told():
+    """Golden."""
+    with pytest.raises(UnsupportedEnv) as error:
+        make_env(EnvSettings("Pendulum-v1", 0))
+    assert str(error.value).endswith(
+        "supported are discrete actions with either Atari frames (*NoFrameskip-v4, ALE/*-v5) or"
+        " vector observations (a Box of floats of one dimension)"
+    )
+
+
+def test_an_environment_is_the_first_of_the_first_worker_unless_told(tmp_path):
+    """Analytic: by its file, which is in the run's folder and counts from the run's start."""
+    settings = EnvSettings("CartPole-v1", 3).in_run(str(tmp_path), 5.5)
+    env = make_env(settings)
+    env.reset()
+    env.close()
+    (path,) = tmp_path.iterdir()
+    assert path.name == "0.0.monitor.csv"
+    assert json.loads(path.read_text().splitlines()[0][1:])["t_start"] == 5.5
+    assert settings == EnvSettings("CartPole-v1", 3, monitor_dir=str(tmp_path), t_start=5.5)

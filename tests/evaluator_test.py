@@ -309,6 +309,21 @@ def test_a_best_that_cannot_be_saved_is_told_and_its_figures_are_kept(
     assert training.evaluate().best == tmp_path / "checkpoints/best/ckpt-200"
 
 
+def test_the_best_is_not_saved_where_another_run_has_its_folder(tmp_path, scores):
+    """Analytic: its figures are told all the same."""
+    training = Training(tmp_path)
+    training.evaluator = Evaluator(
+        *(CARTPOLE, PARAMS, training.shared, tmp_path, training.reports.append, lambda: True)
+    )
+    scores.extend([1.0, 3.0])
+    training.move_on(100)
+    evaluated = training.evaluate()
+    assert evaluated.figures["episode_reward_mean"] == 2.0
+    assert evaluated.best is None
+    assert "another run has its folder there" in evaluated.problem
+    assert not list(tmp_path.rglob("ckpt-*"))
+
+
 def test_run_checkpoint_plays_the_same_games(tmp_path):
     """Golden: an evaluation's scores, by the best checkpoint and the run's seed alone."""
     training = Training(tmp_path)

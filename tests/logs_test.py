@@ -13,7 +13,7 @@ import termios
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from a3c import logs
 
@@ -131,6 +131,20 @@ def test_histograms_hold_every_number(written):
     assert step == 2000
     np.testing.assert_allclose([buckets[0, 0], buckets[-1, 1]], [-1, 3], rtol=1e-6)
     assert buckets[:, 2].sum() == 1000
+
+
+def test_a_resumed_run_drops_what_tensorboard_has_beyond_its_checkpoint(tmp_path):
+    """Analytic: at 20 steps; what comes then is shown."""
+    log = logs.RunLog(tmp_path, 0, 3000)
+    for n_steps in (10, 30):
+        log.game(n_steps, score=1.0, length=5)
+    log.close()
+    (path,) = tmp_path.glob("events.out.*")
+    path.rename(tmp_path / "events.out.tfevents.1700000000.host")  # they are read by their names
+    log = logs.RunLog(tmp_path, 20, 3000, resumed=True)
+    log.game(25, score=2.0, length=5)
+    log.close()
+    assert Scalars(tmp_path).of("rl/episode_reward_sum") == {10: 1.0, 25: 2.0}
 
 
 def test_a_score_beyond_32_bits_is_infinite_in_tensorboard_alone(tmp_path):
@@ -295,6 +309,19 @@ def test_a_game_is_on_the_disk_at_once(tmp_path):
         log.game(n, score=-21.0, length=800)
         assert max(Scalars(tmp_path).of("rl/episode_reward_sum")) == n
     log.close()
+
+
+def test_a_line_is_in_the_pipe_at_once(tmp_path, monkeypatch):
+    """Analytic: for `train.py | tee`, whose pipe would hold back some thousand characters."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with os.fdopen(writer, "w") as console:
+        monkeypatch.setattr(sys, "stdout", console)
+        log = logs.RunLog(tmp_path, 0, 100)
+        log.say("first")
+        assert os.read(reader, 100) == b"first\n"
+        log.close()
+    os.close(reader)
 
 
 def test_a_console_that_is_gone_takes_nothing_with_it(tmp_path, monkeypatch):

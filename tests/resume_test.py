@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -447,10 +448,21 @@ def test_half_a_head_of_a_monitor_file_is_written_anew(copy, left):
 
 
 def test_a_table_that_would_fill_the_memory_is_not_read(copy):
-    """Analytic: none of ours is so large."""
+    """Golden: none of ours is so large as 64 MiB."""
+    assert resume.MAX_TABLE_BYTES == 2**26
     with (copy / "monitor/0.0.monitor.csv").open("ab") as file:
         file.truncate(resume.MAX_TABLE_BYTES + 1)
     assert "monitor/0.0.monitor.csv is larger than any of ours" in refusal("--n_steps", "90")
+
+
+@pytest.mark.parametrize("make", [lambda _: None, pathlib.Path.mkdir], ids=["nothing", "a folder"])
+def test_what_is_no_run_folder_is_refused(copy, make):
+    """Golden: by what it lacks, and no lock is left there."""
+    for name in ("args.json", "lock"):
+        (copy / name).unlink()
+    make(copy / "args.json")
+    assert refusal() == "run is no run folder: it has no args.json"
+    assert not (copy / "lock").exists()
 
 
 def test_what_is_no_table_does_not_count_as_training(copy):
@@ -605,6 +617,31 @@ def test_a_run_of_an_older_version_goes_on(copy, capsys):
     # 16 games were counted; those that begin now are number 17 and on.
     assert all(worker.next_games[0] >= 17 for worker in position_now.workers)
     assert sum(worker.n_rows[0] for worker in position_now.workers) == n_games + 8
+
+
+def test_the_game_of_a_damaged_row_is_not_known(tmp_path):
+    """Analytic: but counts, for the games' numbers; half a row at the end does not."""
+    path = tmp_path / "0.0.monitor.csv"
+    assert list(resume._read_games(path)) == []
+    path.write_text("#{}\nr,l,t\n1.0,5,0.5\n1.0,\n2.0,6,1.5\n3.0,7")
+    one, damaged, other = resume._read_games(path)
+    assert (one, other) == ((1.0, 5, 0.5), (2.0, 6, 1.5))
+    assert math.isnan(damaged[0])
+    assert damaged[1:] == (0, 0.0)
+
+
+def test_games_that_ended_after_an_old_checkpoint_was_written_are_cut(tmp_path):
+    """Analytic: it was written 50 seconds after the file began to count."""
+    prefix, path = tmp_path / "ckpt-10", tmp_path / "0.0.monitor.csv"
+    path.write_text('#{"t_start": 1000.0, "env_id": "X-v0"}\nr,l,t\n')
+    pathlib.Path(f"{prefix}.json").touch()
+    os.utime(f"{prefix}.json", (1050.0, 1050.0))
+    run = types.SimpleNamespace(info=types.SimpleNamespace(position=None, prefix=prefix))
+    stays = resume._row_stays(run, path, 0, 0)
+    assert [stays(5, ["1.0", "5", t]) for t in ("9", "50.0", "50.1", "999")] == [
+        *(True, True, False, False)
+    ]
+    assert stays(1, ["r", "l", "t"])
 
 
 def test_tensorboard_drops_the_abandoned_timeline(tmp_path):

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+import types
+from typing import Any
 
 import pytest
 
@@ -219,6 +221,23 @@ def test_the_revision_is_the_codes_and_not_the_callers(repository, tmp_path, mon
     assert "uncommitted difference: none" in text
 
 
+def test_git_is_told_of_no_other_repository_and_asks_nobody(monkeypatch):
+    """Analytic: none of a hook's variables goes on to it, all others do; it has no terminal."""
+    pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
+    for name in (*pointers, "GIT_OTHER"):
+        monkeypatch.setenv(name, "here")
+    asked = []
+
+    def run(command: list[str], **options: Any) -> types.SimpleNamespace:
+        asked.append(options)
+        return types.SimpleNamespace(returncode=0, stdout=b"said")
+
+    monkeypatch.setattr(run_dir.subprocess, "run", run)
+    assert run_dir.git(ROOT, "status") == "said"
+    assert asked[0]["env"].keys() == os.environ.keys() - pointers
+    assert asked[0]["stdin"] == subprocess.DEVNULL
+
+
 def test_no_repository_is_no_failure(outside, monkeypatch):
     """Analytic: 'no repository' outside of one, and where git is missing or hangs."""
     assert (create(code=outside) / "git.txt").read_text() == "no repository\n"
@@ -269,6 +288,23 @@ def test_a_resumption_that_cannot_be_noted_is_one_line(tmp_path):
     (tmp_path / "args.json.tmp").mkdir()
     with pytest.raises(BadInput, match=r"^cannot write .*args\.json: Is a directory$"):
         run_dir.record_resumption(tmp_path, args, {})
+
+
+def test_a_resumption_is_on_the_disk_before_it_takes_the_old_ones_place(tmp_path, monkeypatch):
+    """Analytic: all of it, or a power cut would leave an empty file."""
+    args = run_dir.RunArgs(params.Params(env_id="CartPole-v1"), {}, {}, [])
+    sizes = []
+    monkeypatch.setattr(run_dir.os, "fsync", lambda number: sizes.append(os.fstat(number).st_size))
+    run_dir.record_resumption(tmp_path, args, {})
+    assert sizes == [(tmp_path / "args.json").stat().st_size]
+
+
+def test_a_folder_is_named_after_its_environment(tmp_path, monkeypatch):
+    """Golden: what no file's name should have becomes one dash, and none is at an end."""
+    monkeypatch.chdir(tmp_path)
+    folder = run_dir._choose(params.Params(env_id="-.ns/X: Maze_1.X.-"), "abc1234")
+    assert re.fullmatch(r"ns-X-Maze_1\.X_\d{8}-\d{6}_abc1234", folder.name)
+    assert folder.parent == pathlib.Path("runs")
 
 
 def test_the_codes_digest_does_not_depend_on_a_folders_order(tmp_path, monkeypatch):

@@ -1,9 +1,15 @@
 """Pictures for people: which frames are shown, how large, and what a panel says."""
 
+import pathlib
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from a3c import screens, views
+
+# Made by `.venv/bin/python -c "from tests.views_test import *; example().save(EXAMPLE)"`, and looked at.
+EXAMPLE = pathlib.Path(__file__).resolve().parent / "pinned/panel.png"
 
 
 class Kept:
@@ -87,6 +93,30 @@ def test_the_right_share_of_pictures_is_shown(rate, fps):
     wanted = screens.pictures_at(rate, fps)
     shown = sum(next(wanted) for _ in range(10 * rate))
     assert abs(shown - 10 * min(rate, fps)) <= 1
+
+
+def example() -> Image.Image:
+    """A panel with everything that it can have, and the eyes on a vector, side by side."""
+    images = np.zeros((84, 84, 4), np.uint8)
+    images[20:50, 10:40] = np.arange(50, 250, 50)
+    panel = views.Panel()
+    panel.head("What it sees")
+    panel.observation(images)
+    panel.keys(["left", "up", "space"], {"up"})
+    panel.bars(["NOOP", "FIRE", "DOWN"], [0.05, 0.9, 0.05], 1, panel.y + 100)
+    panel.bars([f"{i}" for i in range(9)], [1.5, -0.5, *[0.0] * 7], 0, panel.y + 120)
+    panel.head("What it thinks")
+    panel.course(np.sin(np.arange(views.N_VALUES) / 20) * 2 + 0.5)
+    eyes = views.Eyes(["left", "right"])
+    for value in np.cos(np.arange(views.N_VALUES + 50) / 20) * 3:
+        seen, likely = np.array([0.5, -1.25, 3.0], np.float32), np.array([0.25, 0.75])
+        drawn = eyes.draw(seen, likely, 1, value)
+    return Image.fromarray(views.beside(panel.array(), drawn))
+
+
+def test_a_panel_looks_as_it_did():
+    """Golden: each of its pixels, those of letters among them, which another Pillow may draw otherwise."""
+    np.testing.assert_array_equal(np.asarray(example()), np.asarray(Image.open(EXAMPLE)))
 
 
 def test_bars_are_as_long_as_their_fractions():

@@ -187,6 +187,45 @@ def test_evaluations_begin_while_workers_work(watched):
     assert begun.is_set()
 
 
+def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch):
+    """Analytic: from 100 s on, a row each minute and a checkpoint each five; a late one puts off the
+    next.
+    """
+    clock, rows, saved = watched.clock, [], []
+    monkeypatch.setattr(watched.watch, "_write_row", lambda: rows.append(clock[0]))
+    monkeypatch.setattr(watched.watch, "_save", lambda: saved.append(clock[0]))
+    times, is_over = iter([159.9, 160.0, 399.9, 400.0]), threading.Event()
+
+    def pass_time() -> None:
+        clock[0] = next(times, clock[0])
+        if clock[0] == 400.0:
+            is_over.set()
+
+    watched.watch._evaluator = types.SimpleNamespace(begin_if_due=pass_time)
+    worker = threading.Thread(target=is_over.wait, args=[processes.DEADLINE_SECONDS])
+    worker.start()
+    watched.watch._watch([worker])
+    assert (rows, saved) == ([160.0, 399.9], [400.0])
+
+
+def test_that_saving_works_again_is_said_once(watched, tmp_path):
+    """Golden: after it had failed."""
+    fails = iter([True, True, False, False])
+
+    def save(_: object) -> pathlib.Path:
+        if next(fails):
+            raise checkpoint.CannotSave("cannot save x: no room")
+        return tmp_path / "ckpt-90"
+
+    watched.watch._checkpointer = types.SimpleNamespace(save=save)
+    for _ in range(4):
+        watched.watch._save()
+    assert watched.log.said == [
+        *[("cannot save x: no room; what was saved before is left as it is", True)] * 2,
+        ("checkpoints can be saved again", False),
+    ]
+
+
 def test_figures_are_means_over_the_interval(watched):
     """Analytic: of the finite values since the last row; of episode values, the latest alone."""
     watched.take(
@@ -226,10 +265,18 @@ def test_an_interval_in_which_nothing_happened(watched):
     assert watched.log.at == []  # no measurement, no histograms
 
 
-def test_the_processors_time_goes_on_after_a_resumption(watched):
-    """Analytic: an hour before, and what this process has used."""
-    watched.watch.take_over(resume.Standing(None, None, [], [], 0, 3600, None))
-    assert watched.row()["misc/cpu_hours"] == pytest.approx(1 + 18.9 / 3600)
+def test_figures_go_on_after_a_resumption(watched):
+    """Analytic: an hour of the processor's before, and what this process has used; the last games; how
+    many environments broke.
+    """
+    games = [(3.0, 5), (5.0, 8)]
+    watched.watch.take_over(resume.Standing(None, None, [], games, 2, 3600, None))
+    watched.take(Game(105, 10.0, 5))
+    row = watched.row()
+    assert row["misc/cpu_hours"] == pytest.approx(1 + 18.9 / 3600)
+    assert row["rl/episode_reward_mean_100"] == 6.0
+    assert row["rl/episode_length_mean_100"] == 6.0
+    assert row["misc/env_restarts"] == 2
 
 
 def test_steps_a_second_are_those_of_the_interval(watched):
