@@ -74,3 +74,15 @@ def test_spread_stack():
     spread = debug_wrappers.spread_stack(cv2.merge(images))
     assert spread.shape == (3, 8)
     np.testing.assert_array_equal(spread[0], [0, 0, 1, 1, 2, 2, 3, 3])
+
+
+def test_a_number_is_white_in_a_black_box_in_the_middle():
+    """Analytic: as OpenCV measures the text, and a margin of two lines' width."""
+    drawn = debug_wrappers.draw_number(np.full((210, 160, 3), 99, np.uint8), 42)
+    assert (drawn == drawn[..., :1]).all()
+    assert (drawn.min(), drawn.max()) == (0, 255)
+    (width, height), _ = cv2.getTextSize("42", cv2.FONT_HERSHEY_SIMPLEX, 160 / 130, 1)
+    left, bottom = (160 - width) // 2, (210 + height) // 2
+    rows, columns = np.nonzero((drawn != 99).any(axis=-1))
+    assert (rows.min(), rows.max()) == (bottom - height - 2, bottom + 2)
+    assert (columns.min(), columns.max()) == (left - 2, left + width + 2)

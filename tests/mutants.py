@@ -93,7 +93,7 @@ MORE_TESTS = {
     "checkpoint": ("evaluator", "resume", "training", "train"),
     "checkpoint_files": ("checkpoint", "resume", "safety"),
     "stopping": ("train",),
-    "training": ("train",),
+    "training": ("resume", "train"),
     "watch": ("training", "train"),
     "debug_dump": ("properties", "worker", "show_debug_data"),
     "__init__": ("setup", "train"),
