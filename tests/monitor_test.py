@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from a3c.monitor import Game, Monitor
+from a3c.monitor import Game, Monitor, read_n_rows
 from tests import toys
 
 
@@ -159,3 +159,13 @@ def test_observations_rewards_and_ends_pass_unchanged():
         assert rest == monitored_rest
     with pytest.raises(AssertionError, match="after the end"):
         monitored.step(0)
+
+
+def test_how_many_games_a_file_holds(tmp_path):
+    """Analytic: none if there is no file, or half a head."""
+    path = tmp_path / "0.0.monitor.csv"
+    found = [read_n_rows(path)]
+    for text in ("", "#{}\n", "#{}\nr,l,t\n", "#{}\nr,l,t\n1.0,5,0.1\n2.0,6,0.2\n"):
+        path.write_text(text)
+        found.append(read_n_rows(path))
+    assert found == [0, 0, 0, 0, 2]
