@@ -24,7 +24,9 @@ PARAMS = {"seed": 3, "eval_episodes": 2, "eval_interval_steps": 100, "env_timeou
 class Training:
     """Shared state that a test moves on by hand, and the evaluations of it."""
 
-    def __init__(self, folder: pathlib.Path, n_steps: int = 0) -> None:
+    def __init__(
+        self, folder: pathlib.Path, n_steps: int = 0, *, is_taken_over: bool = False
+    ) -> None:
         self.folder = folder
         self.shared = SharedState(
             make_weights(CARTPOLE),
@@ -35,7 +37,9 @@ class Training:
             counters=Counters(10**9, Counts(n_steps, 0, 0, 0)),
         )
         self.reports: list[Evaluated | EvaluationFailed] = []
-        self.evaluator = Evaluator(CARTPOLE, PARAMS, self.shared, folder, self.reports.append)
+        self.evaluator = Evaluator(
+            *(CARTPOLE, PARAMS, self.shared, folder, self.reports.append, lambda: is_taken_over)
+        )
 
     def move_on(self, n_steps: int) -> None:
         """As an update does: other weights and statistics, marked by the steps."""
@@ -311,10 +315,7 @@ def test_a_best_that_cannot_be_saved_is_told_and_its_figures_are_kept(
 
 def test_the_best_is_not_saved_where_another_run_has_its_folder(tmp_path, scores):
     """Analytic: its figures are told all the same."""
-    training = Training(tmp_path)
-    training.evaluator = Evaluator(
-        *(CARTPOLE, PARAMS, training.shared, tmp_path, training.reports.append, lambda: True)
-    )
+    training = Training(tmp_path, is_taken_over=True)
     scores.extend([1.0, 3.0])
     training.move_on(100)
     evaluated = training.evaluate()

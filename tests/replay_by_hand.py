@@ -302,13 +302,13 @@ def play(
     """
     from a3c.env import EnvSettings, make_env
 
-    by_hand: ByHand | VectorsByHand
     actions = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         made = make_env(EnvSettings(env_id, seed, monitor_dir=folder), worker, env)
         emulator: Any = made.unwrapped
         of_vectors = len(made.observation_space.shape or ()) == 1
-        by_hand = (VectorsByHand if of_vectors else ByHand)(env_id, seed, worker, env)
+        kind = VectorsByHand if of_vectors else ByHand
+        by_hand: ByHand | VectorsByHand = kind(env_id, seed, worker, env)
         try:
             assert_same(Seen(made.reset()[0]), by_hand.reset(), "first observation")
             for step in range(n_steps):

@@ -19,6 +19,9 @@ from a3c.stopping import StopSignals
 from a3c.worker import EnvRestart, Failure, Game, Measurement, Report
 from tests import processes
 
+# The figures of an evaluation that are said.
+ALL_ONE = dict.fromkeys(("episode_reward_mean", "episode_reward_min", "episode_reward_max"), 1.0)
+
 
 @pytest.fixture
 def signals():
@@ -159,8 +162,7 @@ def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
 
     def finish(is_stopped: Callable[[], bool]) -> None:
         waited_for.append(not is_stopped())
-        names = ("episode_reward_mean", "episode_reward_min", "episode_reward_max")
-        watched.put(Evaluated(50, dict.fromkeys(names, 1.0), None, None))
+        watched.put(Evaluated(50, ALL_ONE, None, None))
 
     heard = []
     watched.watch._workers = [types.SimpleNamespace(run=work, number=7, episode_value_mean=9.0)]
@@ -344,8 +346,7 @@ def test_each_save_forgets_bests_that_nobody_can_go_back_to(watched, tmp_path):
 
 def test_a_best_that_cannot_be_saved_is_told_in_a_line(watched):
     """Analytic: as an error, after the figures."""
-    names = ("episode_reward_mean", "episode_reward_min", "episode_reward_max")
-    watched.take(Evaluated(50, dict.fromkeys(names, 1.0), None, "cannot save x: no room"))
+    watched.take(Evaluated(50, ALL_ONE, None, "cannot save x: no room"))
     assert watched.log.said == [
         ("evaluation at 50 steps: mean score 1.00, 1 to 1", False),
         ("it is the best so far, but cannot save x: no room", True),
