@@ -1,9 +1,9 @@
 """TensorBoard's files. Their horizontal axis is agent steps.
 
-Events are on their way to the disk at once: TensorFlow flushes a writer that ceases to be the default.
-Events that cannot be written, because the disk is full, are lost: TensorBoard has a gap there, and
-progress.csv has the rows. Afterwards they go to a new file, since the old one may end in half an
-event, behind which nothing is read.
+Events are on their way to the disk at once: TensorFlow flushes a writer that ceases to be the
+default. Events that cannot be written, because the disk is full, are lost: TensorBoard has a gap
+there, and progress.csv has the rows. Afterwards they go to a new file, since the old one may end in
+half an event, behind which nothing is read.
 """
 
 import contextlib

@@ -85,8 +85,8 @@ class Params:
         " written 1e7", within=(1, 10**12), anew=True)
     env_timeout_seconds: float = _knob(
         RUN, 60.0, "seconds", OURS,
-        "an environment process that takes longer than this over one step of all its environments is replaced by"
-        " a new one, as one that dies or fails is", within=(1, 1e6), anew=True)
+        "an environment process that takes longer than this over one step of all its environments"
+        " is replaced by a new one, as one that dies or fails is", within=(1, 1e6), anew=True)
     seed: int = _knob(RUN, 0, "", OCD, "seed of every random draw", within=(0, 2**32 - 1))
     no_xla: bool = _knob(
         RUN, False, "", OURS, "do not compile the acting call with XLA; --debug implies it")
@@ -165,7 +165,8 @@ class Params:
     eval_interval_steps: int | None = _knob(
         EVALUATION, None, "agent steps", OURS,
         "play whole games with the weights of one moment each time so many steps have passed, unless"
-        " the last ones are still under way; the best weights stay in checkpoints/best", within=(1, 10**12), anew=True)
+        " the last ones are still under way; the best weights stay in checkpoints/best",
+        within=(1, 10**12), anew=True)
     eval_episodes: int = _knob(
         EVALUATION, 10, "games", OURS, "how many games an evaluation plays", within=(1, 10_000),
         anew=True)

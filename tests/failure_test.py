@@ -127,6 +127,17 @@ def test_a_failure_while_playing_is_kept_as_far_as_it_came(tmp_path, n_steps, n_
         assert kept["n_steps_collected"] == n_collected
 
 
+def test_a_failure_before_the_first_rollout_is_kept_as_of_no_step(tmp_path, monkeypatch):
+    """Analytic: nothing was played."""
+    crew = Crew(make_shared(300), [NumberedEnvs(4, 1)])
+    monkeypatch.setattr(crew.shared.counters, "reserve", None)
+    crew.run()
+    (failed,) = crew.of_kind(Failure)
+    failure.leave(tmp_path, failed, 0)
+    with np.load(tmp_path / "failure/rollout.npz", allow_pickle=False) as kept:
+        assert kept["n_steps_collected"] == 0
+
+
 def test_a_folder_that_cannot_be_written_is_said_in_the_same_line(tmp_path):
     """Analytic: the failure itself comes first."""
     (tmp_path / "failure").touch()

@@ -3,7 +3,8 @@
     make mutants                                    all that tests/mutants.txt does not tell yet, on
                                                     every core
     python3 tests/mutants.py a3c/losses.py          one file, whatever the list has of it
-    python3 tests/mutants.py --survivors a3c/losses.py   what survived, against the tests of today
+    python3 tests/mutants.py --survivors a3c/losses.py   what survived, against the tests of
+                                                    today; not those known to be equivalent
     python3 tests/mutants.py --score                the list in figures
 
 A tool of our own, because those that are kept up cost too much here: mutmut forks after the tests
@@ -16,7 +17,7 @@ processes and programs that tests start get it, too. Of the module's tests, thos
 the mutant's function on a run of the right source. One that fails or hangs has noticed the mutant.
 
 The list has a section for each file with the hash of the source it is about; with another source,
-the section does not count, and is made anew. It is written after every mutant, so a run can be
+the section does not count, but for what survived, and is made anew. It is written after every mutant, so a run can be
 stopped at any time and goes on where it was. A mutant that changes nothing that could be seen
 stands in tests/mutants_equivalent.txt, with the reason.
 
@@ -43,7 +44,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -120,7 +121,9 @@ SUBREAPER = 36  # of prctl: orphans of our processes become our children
 class Result(NamedTuple):
     """One line of the list."""
 
-    status: str  # killed, timeout, survived; since: noticed by today's tests, survived earlier ones
+    # killed, timeout, survived; since: noticed by today's tests, survived earlier ones; again:
+    # survived earlier ones, has not met today's yet
+    status: str
     name: str
     seconds: float
     by: str  # the test that noticed
@@ -167,17 +170,42 @@ def write_results(sections: dict[str, Section], equivalent: dict[str, str]) -> s
 
 
 def sections_of(now: Mapping[str, str]) -> dict[str, Section]:
-    """Return the sections that are about the sources of now; the others' time is over."""
-    sections = read_results(RESULTS.read_text()) if RESULTS.exists() else {}
+    """Return what the list tells of the sources of now; of another source only what survived it."""
+    sections = {}
+    for path, section in read_results(RESULTS.read_text() if RESULTS.exists() else "").items():
+        if path not in now:
+            continue
+        if section.sha != sha_of(now[path]):
+            names = {mutant.name for mutant in mutation.mutants_of(now[path])}
+            left = {name: section.results[name] for name in section.results.keys() & names}
+            section = Section(sha_of(now[path]), len(names), to_run_again(left, names))
+        if section.results:
+            sections[path] = section
+    return sections
+
+
+def to_run_again(results: Mapping[str, Result], names: Set[str]) -> dict[str, Result]:
+    """A file's results without those of the names, but for the note of what has survived."""
     return {
-        path: section
-        for path, section in sections.items()
-        if path in now and section.sha == sha_of(now[path])
+        name: result._replace(status="again") if name in names else result
+        for name, result in results.items()
+        if name not in names or result.status in ("survived", "since", "again")
     }
 
 
-def without_survivors(results: Mapping[str, Result]) -> dict[str, Result]:
-    return {name: result for name, result in results.items() if result.status != "survived"}
+def unexplained(
+    path: str, results: Mapping[str, Result], equivalent: Mapping[str, str]
+) -> set[str]:
+    """The survivors of a file that no reason is given for."""
+    return {
+        name
+        for name, result in results.items()
+        if result.status == "survived" and f"{path}: {name}" not in equivalent
+    }
+
+
+def left_to_run(wanted: Set[str], results: Mapping[str, Result]) -> set[str]:
+    return {name for name in wanted if name not in results or results[name].status == "again"}
 
 
 def shares(paths: Sequence[str], todo: Mapping[str, set[str]], n_jobs: int) -> list[list[str]]:
@@ -207,7 +235,7 @@ def score(sections: dict[str, Section], equivalent: dict[str, str]) -> Iterator[
     totals = {True: [0] * 5, False: [0] * 5}
     for path, section in sorted(sections.items()):
         run = section.results.values()
-        noticed = sum(result.status != "survived" for result in run)
+        noticed = sum(result.status not in ("survived", "again") for result in run)
         excused = sum(
             result.status == "survived" and f"{path}: {result.name}" in equivalent for result in run
         )
@@ -497,12 +525,11 @@ def run_file(
     source: str,
     wanted: set[str],
     old: dict[str, Result],
-    had_survived: set[str],
     save: Callable[[Section], None],
 ) -> None:
-    """Run the wanted mutants of one file that are not in old, and hand on the results after each."""
+    """Run what old leaves to run of one file's wanted mutants; hand on the results after each."""
     mutants = mutation.mutants_of(source)
-    todo = [mutant for mutant in mutants if mutant.name in wanted and mutant.name not in old]
+    todo = [mutant for mutant in mutants if mutant.name in left_to_run(wanted, old)]
     if not todo:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -517,7 +544,7 @@ def run_file(
             workshop.put(path, mutant.apply(source))
             outcome = judge(workshop, baseline, mutant.function, files_of_tests(path))
             status = status_of(outcome)
-            if mutant.name in had_survived and status != "survived":
+            if mutant.name in old and status != "survived":
                 status = "since"
             results[mutant.name] = Result(status, mutant.name, outcome.seconds, outcome.failed)
             line = f"{number}/{len(todo)} {status} {outcome.seconds:.0f} s {outcome.failed}"
@@ -555,16 +582,13 @@ def main(arguments: list[str]) -> int:
     wanted = sampled(now)
     paths = given.files or sorted(now, key=lambda path: pathlib.Path(path).stem not in IN_FULL)
     old = {path: section.results for path, section in sections_of(now).items()}
-    had_survived = {
-        path: {name for name, result in results.items() if result.status in ("survived", "since")}
-        for path, results in old.items()
-    }
-    if given.survivors:
-        old = {path: without_survivors(results) for path, results in old.items()}
-    elif given.files:
-        old = {}
+    for path, results in old.items():
+        if given.survivors:
+            old[path] = to_run_again(results, unexplained(path, results, equivalent))
+        elif path in given.files:
+            old[path] = to_run_again(results, results.keys())
     if given.jobs > 1 and given.share is None and not given.score:
-        todo = {path: wanted[path] - old.get(path, {}).keys() for path in paths}
+        todo = {path: left_to_run(wanted[path], old.get(path, {})) for path in paths}
         # All of them: a job ends whatever children it has.
         commands = [
             [sys.executable, __file__, *arguments, f"--share={','.join(share)}"]
@@ -586,8 +610,7 @@ def main(arguments: list[str]) -> int:
                     sections = sections_of(now) | {path: section}
                     RESULTS.write_text(write_results(sections, equivalent))
 
-            past = had_survived.get(path, set())
-            run_file(path, now[path], wanted[path], old.get(path, {}), past, save)
+            run_file(path, now[path], wanted[path], old.get(path, {}), save)
     if given.share is None:
         print(*score(sections_of(now), equivalent), sep="\n")
     return status

@@ -659,6 +659,8 @@ def test_tensorboard_drops_the_abandoned_timeline(tmp_path):
     second.close()
     shown = EventAccumulator(str(tmp_path)).Reload().Tensors("x")
     assert [event.step for event in shown] == [10, 20, 25]
+    files = [tf.compat.v1.train.summary_iterator(str(file)) for file in tmp_path.iterdir()]
+    assert [next(file).file_version for file in files] == ["brain.Event:2"] * 3
 
 
 GENERATOR = np.random.default_rng(0).bit_generator.state
