@@ -51,8 +51,8 @@ check: $(DEV_READY) ## format, lint, types and the fast tests
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "$(FAST_TESTS)"
 
 test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs them once a week
-	$(VENV_PYTHON) -m pytest -m weekly
-	$(VENV_PYTHON) -m pytest --hypothesis-profile "new ones" -k "not same_every_time" $(SEARCHED)
+	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m weekly
+	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) --hypothesis-profile "new ones" -k "not same_every_time" $(SEARCHED)
 
 mutants: $(DEV_READY) ## break a3c/ in every small way and see the tests fail; hours, goes on where it was stopped
 	$(VENV_PYTHON) tests/mutants.py --jobs $$(nproc)

@@ -256,7 +256,7 @@ def test_help_tells_everything_of_every_flag(capsys):
     assert "--wake_interval_seconds" not in text
 
 
-patient = hypothesis.settings(max_examples=200)
+patient = hypothesis.settings(max_examples=2 * hypothesis.settings.default.max_examples)
 numbers = st.one_of(
     st.integers().map(str), st.floats().map(repr), st.sampled_from(["1e7", "-1e-4", "0x1", "1e999"])
 )

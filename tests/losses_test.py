@@ -69,7 +69,7 @@ def test_environments_do_not_mix() -> None:
     np.testing.assert_array_equal(together, [[2, 37.5, 0], [2, 55, 200], [7, 70, 400]])
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.data())
 def test_returns_equal_the_definition(data: st.DataObject) -> None:
     """Parity: any T, K, γ and ends of episodes, against the double loop in float64."""

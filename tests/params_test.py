@@ -307,7 +307,7 @@ def test_args_json_must_be_whole():
             params.from_json(other)
 
 
-patient = hypothesis.settings(max_examples=200)
+patient = hypothesis.settings(max_examples=2 * hypothesis.settings.default.max_examples)
 jsons = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),

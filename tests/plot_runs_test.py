@@ -119,7 +119,7 @@ def test_a_file_without_games_yet_is_nothing_wrong(text):
     assert file.words == []
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.binary(max_size=60), st.integers(0, 80), st.integers(0, 80))
 def test_any_damage_leaves_numbers_in_order(garbage, start, stop):
     """Analytic: bytes of a file replaced by any others: finite sums, time and steps never fall."""

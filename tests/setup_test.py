@@ -371,7 +371,7 @@ def test_markers_are_those_of_the_targets() -> None:
     assert variable("FAST_TESTS") == "not slow and not weekly"
     assert options["addopts"][-2:] == ["-m", "not weekly"]
     assert recipe("check")[-1] == '$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "$(FAST_TESTS)"'
-    assert recipe("test-slow")[0] == "$(VENV_PYTHON) -m pytest -m weekly"
+    assert recipe("test-slow")[0] == "$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m weekly"
 
 
 def test_the_weekly_search_takes_every_test_that_could_find_something() -> None:
