@@ -18,8 +18,9 @@ What remains is how unevenly they stepped. For 2.6M steps of Pong on 16 environm
 true counts in progress.csv: adding up is 11,000 steps low (from 4,200 to 23,900, games being of
 1,230 on average); this is off by 40 on average, 930 in standard deviation, 3,200 at most. The game
 that an environment has under way at the end counts up to its last game's length. Steps of games
-that a stop cut short are in no file, so everything after a resume reads low by theirs. Hours are
-those of the training: our `t` leaves out the time that a run stood still.
+that a stop cut short are in no monitor file, so everything after a resume would read low by theirs:
+where there is a progress.csv, games are moved as far as its true counts demand. Hours are those of
+the training: our `t` leaves out the time that a run stood still.
 """
 
 import argparse
@@ -106,6 +107,13 @@ class Games(NamedTuple):
     scores: np.ndarray
     total_l: np.ndarray  # what all environments together had stepped, in units of `l`
     seconds: np.ndarray
+
+
+class Progress(NamedTuple):
+    """Columns of a progress.csv, and a word for each thing that is wrong with it."""
+
+    columns: dict[str, np.ndarray]
+    words: list[str]
 
 
 class Run(NamedTuple):
@@ -203,6 +211,25 @@ def stepped(lengths: np.ndarray, start: float, ends: np.ndarray, at: np.ndarray)
     return np.interp(at, times, np.append(totals, 2 * totals[-1] - totals[-2]))
 
 
+def as_counted(total_l: np.ndarray, n_games: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Estimates, each moved with all that follow as little as true counts demand.
+
+    A count says that when so many games had ended, so many steps were done: the next game's end
+    comes later, and that of the last of them came before.
+    """
+    n_games, steps = (column[np.isfinite(n_games + steps)] for column in (n_games, steps))
+    rising = (n_games >= np.maximum.accumulate(n_games)) & (steps >= np.maximum.accumulate(steps))
+    n_games, steps = n_games[rising], steps[rising]
+    numbers = np.arange(len(total_l))
+    lowest = np.append(0, steps)[np.searchsorted(n_games, numbers, side="right")]
+    highest = np.append(steps, np.inf)[np.searchsorted(n_games, numbers, side="right")]
+    moved, offset = np.empty(len(total_l)), 0.0
+    for i, estimate in enumerate(total_l):
+        moved[i] = min(max(estimate + offset, lowest[i]), highest[i])
+        offset = moved[i] - estimate
+    return moved
+
+
 def axis_of(run: Run, axis: str) -> np.ndarray:
     """The x of each game of a run."""
     if axis == "games":
@@ -253,21 +280,35 @@ def align(curves: Sequence[Curve], shade: str, n_points: int = 500) -> Curve | N
     return Curve(x, mean, mean - sd, mean + sd)
 
 
-def parse_progress(text: str, names: Sequence[str]) -> dict[str, np.ndarray] | None:
-    """Columns of a progress.csv without damaged rows; None where it has not all of them."""
+def parse_progress(text: str, names: Sequence[str]) -> Progress | None:
+    """Read columns of a progress.csv's text; None where it has not all of them."""
     head, *lines = text.split("\n")
     columns = head.strip().split(",")
     if not set(names) <= set(columns):
         return None
-    rows = []
-    for line in lines[:-1]:  # after the last line's end there is nothing, or a row that was cut
-        try:
-            row = [float(cell) for cell in line.split(",")]
-        except ValueError:
-            continue
-        rows += [row] if len(row) == len(columns) else []
+    # After the last line's end there is nothing, or a row that was cut.
+    words = ["its last line is cut off: left out"] if lines and lines.pop().strip() else []
+    rows = [row for line in lines if (row := parse_row(line, len(columns)))]
+    if n_bad := len(lines) - len(rows):
+        words.append(f"{n_bad} of its lines are no rows: left out")
     table = np.array(rows, dtype=float).reshape(-1, len(columns))
-    return {name: table[:, columns.index(name)] for name in names}
+    return Progress({name: table[:, columns.index(name)] for name in names}, words)
+
+
+def parse_row(line: str, n_cells: int) -> list[float] | None:
+    """A row's numbers; None where it has others than so many."""
+    try:
+        row = [float(cell) for cell in line.split(",")]
+    except ValueError:
+        return None
+    return row if len(row) == n_cells else None
+
+
+def read_progress(folder: pathlib.Path, names: Sequence[str]) -> Progress | None:
+    """Columns of a run's progress.csv, plain or zipped; BadInput where it cannot be read."""
+    plain, zipped = folder / "progress.csv", folder / "progress.csv.gz"
+    text = read_text(zipped if zipped.is_file() and not plain.is_file() else plain)
+    return parse_progress(text, names)
 
 
 def group_name(path: pathlib.Path) -> str:
@@ -308,12 +349,12 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def monitor_paths(path: pathlib.Path) -> list[pathlib.Path]:
-    """A run's monitor files; of one that is there plain and zipped, the plain one."""
+    """A run's monitor files, none when it has just begun; of one plain and zipped, the plain one."""
     if path.is_file():
         return [path]
     folder = path / MONITOR if (path / MONITOR).is_dir() else path
     paths = [p for p in folder.iterdir() if re.search(r"monitor\.csv(\.gz)?$", p.name)]
-    if not paths:
+    if not paths and not (path / ARGS).is_file():
         raise BadInput(f"{path} holds no monitor files (monitor/*.monitor.csv or *monitor.csv)")
     plain_last = sorted(paths, reverse=True)
     return sorted({p.name.removesuffix(".gz"): p for p in plain_last}.values())
@@ -356,7 +397,10 @@ def describe(path: pathlib.Path, env_id: str, games: Games, frames_per_l: int | 
         say(f"{error}: taken for a run of others")
         return run
     said = environment.get("sticky_actions")
+    if settings.get("load_ckpt") is None and not path.is_file():  # all of its environments
+        games = games._replace(total_l=with_counts(folder, games.total_l))
     return run._replace(
+        games=games,
         env_id=one_line(str(settings.get("env_id", env_id)))[:100],
         steps_per_l=1.0,  # decisions
         frames_per_step=1 if settings["network"] == "mlp" else FRAME_SKIP,  # mlp: vectors, no skip
@@ -364,6 +408,15 @@ def describe(path: pathlib.Path, env_id: str, games: Games, frames_per_l: int | 
         sticky_actions=said if isinstance(said, float | int) else sticky,
         settings=settings,
     )
+
+
+def with_counts(folder: pathlib.Path, total_l: np.ndarray) -> np.ndarray:
+    """Steps at the ends of a run's games, as far as its progress.csv has counted them."""
+    try:
+        progress = read_progress(folder, ["rl/episodes", "misc/steps"])
+    except BadInput:
+        return total_l
+    return total_l if progress is None else as_counted(total_l, *progress.columns.values())
 
 
 def read_settings(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -419,9 +472,11 @@ def draw(groups: Mapping[str, Sequence[Run]], options: argparse.Namespace) -> An
     top = figure.add_subplot(grid[0, :])
     panels = [figure.add_subplot(grid[1 + i // 2, i % 2]) for i in range(len(options.figures))]
     handles = []
+    # Those that some run is long enough for.
+    windows = [n for n in options.curves if any(have(n, runs) for runs in groups.values())]
     for i, (label, runs) in enumerate(groups.items()):
         colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
-        draw_scores(top, label, runs, options, {"color": colour, "ls": dash})
+        draw_scores(top, label, runs, options, windows, {"color": colour, "ls": dash})
         for panel, name in zip(panels, options.figures, strict=True):
             draw_figure(panel, name, runs, options.x, colour)
         seeds = f" ({len(runs)} seeds)" if len(runs) > 1 else ""
@@ -429,7 +484,8 @@ def draw(groups: Mapping[str, Sequence[Run]], options: argparse.Namespace) -> An
             [], [], lw=2, color=colour, ls=dash, label=one_line(label)[:100].lstrip("_") + seeds
         )
     every = [run for runs in groups.values() for run in runs]
-    handles += legend_of_curves(top, options, len(every) > len(groups))
+    has_band = any(len(have(max(windows, default=1), runs)) > 1 for runs in groups.values())
+    handles += legend_of_curves(top, windows, options.shade if has_band else "none")
     handles += draw_references(top, every, options.references)
     top.set(title=title_of(every), ylabel="score of a whole training game")
     skips = {run.frames_per_step for run in every}
@@ -444,27 +500,37 @@ def draw(groups: Mapping[str, Sequence[Run]], options: argparse.Namespace) -> An
     return figure
 
 
+def have(n: int, runs: Sequence[Run]) -> list[Run]:
+    """Those of so many games."""
+    return [run for run in runs if len(run.games.scores) >= n]
+
+
 def draw_scores(
-    axes: Any, label: str, runs: Sequence[Run], options: argparse.Namespace, style: dict[str, str]
+    axes: Any,
+    label: str,
+    runs: Sequence[Run],
+    options: argparse.Namespace,
+    windows: Sequence[int],
+    style: dict[str, str],
 ) -> None:
     """One group: a curve for each window, of several seeds their mean, the widest's shaded."""
     for n in options.curves:
-        curves = [smooth(run, options.x, n) for run in runs]
-        if not all(len(curve.x) for curve in curves):
-            say(f"group {label}: a run has fewer than {n} games, so there is no mean of {n}")
-            continue
-        if n > 1 and len(runs) > 1:
+        curves = [smooth(run, options.x, n) for run in have(n, runs)]
+        if n_short := len(runs) - len(curves):
+            which = "a run has" if len(runs) == 1 else f"{n_short} of {len(runs)} runs have"
+            say(f"group {label}: {which} fewer than {n} games, so there is no mean of {n}")
+        if n > 1 and len(curves) > 1:
             if mean := align(curves, options.shade):
                 if mean.x[-1] < 0.95 * max(curve.x[-1] for curve in curves):
                     say(f"group {label}: its means of {n} games end where its shortest run does")
-                if n == max(options.curves):
+                if n == max(windows):
                     color = style["color"]
                     axes.fill_between(mean.x, mean.low, mean.high, color=color, alpha=0.2, lw=0)
                 curves = [mean]
             else:
                 say(f"group {label}: its runs have no part of the axis in common, so no mean")
         for curve in curves:
-            axes.plot(curve.x, curve.y, **(style | look_of(n, options.curves)))
+            axes.plot(curve.x, curve.y, **(style | look_of(n, windows)))
 
 
 def look_of(n: int, windows: Sequence[int]) -> dict[str, Any]:
@@ -472,14 +538,14 @@ def look_of(n: int, windows: Sequence[int]) -> dict[str, Any]:
     return LOOKS["dots" if n == 1 else "line" if n == max(windows) else "thin"]
 
 
-def legend_of_curves(axes: Any, options: argparse.Namespace, has_seeds: bool) -> list[Any]:
+def legend_of_curves(axes: Any, windows: Sequence[int], shade: str) -> list[Any]:
     """What dots, lines and bands are, in grey."""
     handles = []
-    for n in options.curves:
-        look = look_of(n, options.curves) | {"color": "0.4", "alpha": 1, "ms": 6}
+    for n in windows:
+        look = look_of(n, windows) | {"color": "0.4", "alpha": 1, "ms": 6}
         handles += axes.plot([], [], label=f"mean of {n} games" if n > 1 else "one game", **look)
-    if has_seeds and max(options.curves) > 1 and options.shade != "none":
-        band = "lowest to highest seed" if options.shade == "minmax" else "± 1 sd of the seeds"
+    if max(windows, default=1) > 1 and shade != "none":
+        band = "lowest to highest seed" if shade == "minmax" else "± 1 sd of the seeds"
         handles.append(axes.fill_between([], [], color="0.4", alpha=0.2, lw=0, label=band))
     return handles
 
@@ -490,19 +556,19 @@ def draw_figure(axes: Any, name: str, runs: Sequence[Run], axis: str, colour: st
     axes.set_title(title, fontsize="medium")
     for run in runs:
         folder = run_folder(run.path) or run.path
-        plain, zipped = folder / "progress.csv", folder / "progress.csv.gz"
         try:
-            text = read_text(zipped if zipped.is_file() and not plain.is_file() else plain)
-            table = parse_progress(text, ["misc/steps", *columns])
+            progress = read_progress(folder, ["misc/steps", *columns])
         except BadInput as error:
             say(f"{error}: no {name} of it")
             continue
-        if table is None:
-            say(f"{plain} has no {name} ({', '.join(columns)})")
+        if progress is None:
+            say(f"{folder / 'progress.csv'} has no {name} ({', '.join(columns)})")
             continue
-        x = axis_at_steps(run, axis, table["misc/steps"])
+        for word in progress.words:
+            say(f"{folder / 'progress.csv'}: {word}")
+        x = axis_at_steps(run, axis, progress.columns["misc/steps"])
         for dash, column in zip(DASHES, columns, strict=False):
-            axes.plot(x, table[column], color=colour, ls=dash, lw=1)
+            axes.plot(x, progress.columns[column], color=colour, ls=dash, lw=1)
 
 
 def draw_references(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> list[Any]:
@@ -567,7 +633,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.figures = list(FIGURES) if options.figures == [] else options.figures or []
     if options.out.suffix not in (".png", ".svg"):
         raise BadInput(f"--out {options.out} must end in .png or .svg")
-    if len({os.path.realpath(path) for path in options.paths}) < len(options.paths):
+    runs = {os.path.realpath(run_folder(path) or path) for path in options.paths}
+    if len(runs) < len(options.paths):
         raise BadInput("a run is given twice; it would count as two seeds")
     for flag in ("label", "frames_per_l"):
         values, n = getattr(options, flag) or [None], len(options.paths)

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import pathlib
+import re
 
 import gymnasium
 import numpy as np
@@ -194,6 +195,39 @@ def test_steps_are_those_of_even_stepping_and_adding_up_is_half_a_game_each_low(
     assert 15 / 2 * 900 < np.mean(low) < 15 / 2 * 1200
 
 
+def test_games_are_moved_as_little_as_true_counts_demand():
+    """Analytic: a resumption left 500 steps in no file, between the second game and the third."""
+    estimates = np.array([100.0, 200.0, 300.0, 400.0])
+    moved = plot_runs.as_counted(estimates, np.array([0, 2, 2, 4]), np.array([50, 210, 700, 950]))
+    np.testing.assert_array_equal(moved, [100, 200, 700, 800])
+    # Too high; and nothing is known after the last count, or of counts that are none.
+    moved = plot_runs.as_counted(estimates, np.array([1, 2]), np.array([90, 170]))
+    np.testing.assert_array_equal(moved, [90, 170, 270, 370])
+    garbage = np.array([3, np.nan, np.inf, 1, 4]), np.array([250, 260, 270, 9000, 240])
+    moved = plot_runs.as_counted(estimates, *garbage)
+    np.testing.assert_array_equal(moved, [100, 200, 250, 350])
+
+
+def test_the_steps_of_a_resumed_run_are_those_of_its_progress(tmp_path):
+    """Analytic: as above; not of one environment's file or a run that began
+    elsewhere: the counts are of other games, too.
+    """
+    folder = write_run(tmp_path / "a", steady(4))
+    (folder / "progress.csv.gz").write_bytes(
+        gzip.compress(b"rl/episodes,misc/steps\n2,210\n2,700\n4,950\n")
+    )
+    run = plot_runs.load(folder, None)
+    np.testing.assert_array_equal(run.games.total_l, [100, 200, 700, 800])
+    np.testing.assert_array_equal(
+        plot_runs.load(folder / "monitor", None).games.total_l[2:], [700, 800]
+    )
+    one = plot_runs.load(folder / "monitor/0.0.monitor.csv", None)
+    np.testing.assert_array_equal(one.games.total_l, [100, 200, 300, 400])
+    other = write_run(tmp_path / "b", steady(4), flags=["--load_ckpt", "runs/before"])
+    (other / "progress.csv").write_text("rl/episodes,misc/steps\n2,210\n2,700\n4,950\n")
+    np.testing.assert_array_equal(plot_runs.load(other, None).games.total_l, [100, 200, 300, 400])
+
+
 def test_an_environment_that_died_adds_one_game_at_most():
     """Analytic: B ends one game of 100 and no other; A goes on for ten."""
     a = plot_runs.parse_monitor(monitor_text(steady(10)))
@@ -370,11 +404,13 @@ def test_runs_of_one_group_that_are_not_of_one_setting(tmp_path, capsys):
 
 
 def test_progress_without_its_damaged_rows():
-    """Analytic: rows that are cut, short or no numbers go; NaN stays."""
+    """Analytic: rows that are cut, short or no numbers go, with a word; NaN stays."""
     text = "misc/steps,a,b\n1,2,3\n4,nan,6\n7,8\nx,8,9\nmisc/steps,a,b\n10,11,12\n13,14,1"
-    table = plot_runs.parse_progress(text, ["misc/steps", "a"])
+    table, words = plot_runs.parse_progress(text, ["misc/steps", "a"])
     np.testing.assert_array_equal(table["misc/steps"], [1, 4, 10])
     np.testing.assert_array_equal(table["a"], [2, np.nan, 11])
+    assert words == ["its last line is cut off: left out", "3 of its lines are no rows: left out"]
+    assert plot_runs.parse_progress("misc/steps\n1\n", ["misc/steps"]).words == []
     assert plot_runs.parse_progress(text, ["misc/steps", "c"]) is None
     assert plot_runs.parse_progress("", ["misc/steps"]) is None
 
@@ -426,6 +462,28 @@ def test_seeds_are_drawn_as_mean_and_band():
     assert labels == ["a (2 seeds)", "b", "mean of 10 games", "lowest to highest seed"]
 
 
+def test_a_seed_that_is_too_short_for_a_mean_is_left_out_of_it(capsys):
+    """Analytic: of scores 1, 3 and 9 the last has no 10 games; no run has 100, nor the legend."""
+    runs = [run_of(np.full(n, score), range(n)) for n, score in ((30, 1), (30, 3), (5, 9))]
+    axes = plot_runs.draw({"a": runs}, options()).axes[0]
+    means = [line for line in axes.get_lines() if len(line.get_xdata()) == 500]
+    assert [set(line.get_ydata()) for line in means] == [{2}]
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (1, 3)
+    labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert labels == ["a (3 seeds)", "one game", "mean of 10 games", "lowest to highest seed"]
+    words = capsys.readouterr().err
+    assert "1 of 3 runs have fewer than 10 games" in words
+    assert "3 of 3 runs have fewer than 100 games" in words
+
+
+def test_a_picture_without_any_curve(capsys):
+    """Analytic: where no run is long enough, the legend names the group alone."""
+    figure = plot_runs.draw({"a": [run_of(np.ones(5), range(5))]}, options(curves=(10,)))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a"]
+    assert "a run has fewer than 10 games" in capsys.readouterr().err
+
+
 def test_a_curve_that_a_run_is_too_short_for_gets_a_word(capsys):
     """Analytic: 30 games have no mean of 100; and a mean of seeds ends with the shortest one."""
     long, short = run_of(np.ones(60), range(60)), run_of(np.ones(30), range(30))
@@ -433,6 +491,8 @@ def test_a_curve_that_a_run_is_too_short_for_gets_a_word(capsys):
     words = capsys.readouterr().err
     assert "fewer than 100 games" in words
     assert "means of 10 games end where its shortest run does" in words
+    plot_runs.draw({"a": [long, run_of(np.ones(58), range(58))]}, options(curves=(10,)))
+    assert capsys.readouterr().err == ""  # almost as long
 
 
 @pytest.mark.parametrize(
@@ -455,10 +515,15 @@ def test_published_scores(env_id, heights, capsys):
     ).axes[0]
     lines = [line for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
     assert [line.get_ydata()[0] for line in lines] == heights
-    for line, source in zip(
-        lines, ("Wang et al.", "Wang et al.", "Figure 4", "plot"), strict=False
-    ):
-        assert source in line.get_label()
+    of_wang = "(no-op starts; Wang et al. 2016)"
+    sources = (
+        of_wang,
+        of_wang,
+        "(Figure 4 at 15 h, 16 threads)",
+        "(its plot at 15 h, 16 workers, 3 seeds)",
+    )
+    for line, source in zip(lines, sources, strict=False):
+        assert line.get_label().endswith(source)
     words = capsys.readouterr().err
     assert ("no published scores drawn: none are known here of Seaquest" in words) == (not heights)
     assert ("without sticky actions" in words) == bool(sticky)
@@ -467,14 +532,18 @@ def test_published_scores(env_id, heights, capsys):
 def test_figures_are_drawn_from_progress(tmp_path, capsys):
     """Analytic: a column's values at its steps; a run without it gets a word."""
     folder = write_run(tmp_path / "a", steady(10))
-    (folder / "progress.csv").write_text("misc/steps,misc/lr\n200,0.5\n400,0.25\n")
+    (folder / "progress.csv.gz").write_bytes(
+        gzip.compress(b"misc/steps,misc/lr\n200,0.5\n300,x\n400,0.25\n")
+    )
     run = plot_runs.load(folder, None)
     figure = plot_runs.draw({"a": [run]}, options("--figures", "misc/lr", "entropy"))
     (drawn,) = figure.axes[1].get_lines()
     np.testing.assert_array_equal(drawn.get_xdata(), [200, 400])
     np.testing.assert_array_equal(drawn.get_ydata(), [0.5, 0.25])
     assert len(figure.axes[2].get_lines()) == 0
-    assert "has no entropy (rl/policy_entropy)" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "has no entropy (rl/policy_entropy)" in said
+    assert "progress.csv: 1 of its lines are no rows: left out" in said
 
 
 def test_names_of_figures_are_columns_of_progress():
@@ -507,15 +576,59 @@ def test_the_same_runs_give_the_same_file(tmp_path, capsys, ending, magic):
 def test_a_run_without_games_is_left_out_with_a_word(tmp_path, capsys):
     """Analytic: the other is drawn; where there is no other, it is an error."""
     empty, full = write_run(tmp_path / "empty", []), write_run(tmp_path / "full", steady(20))
+    begun = tmp_path / "begun"
+    (begun / "monitor").mkdir(parents=True)
+    write_run(begun)  # none of its environments is there yet
     out = tmp_path / "fig.png"
-    assert plot_runs.main([str(empty), str(full), "--out", str(out)]) == 0
+    assert plot_runs.main([str(empty), str(begun), str(full), "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert f"note: {empty} has no games yet" in said.err
+    assert f"note: {begun} has no games yet" in said.err
     assert "full: " in said.out
     out.unlink()
     assert plot_runs.main([str(empty), "--out", str(out)]) == 2
     assert "error: there are no games to draw yet" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
+    """Analytic: files of others of 20 games whose l is 100 each, counted as one says; then as each says."""
+    paths = []
+    for name in "ab":
+        write_monitor(tmp_path / name / "monitor.csv", steady(20))
+        paths.append(str(tmp_path / name))
+
+    def said(*flags: str) -> list[str]:
+        assert plot_runs.main([*paths, "--out", str(tmp_path / "fig.png"), *flags]) == 0
+        lines = capsys.readouterr().out.splitlines()[:-1]
+        return [re.sub(r": .*, ([\d,]+ steps).*", r": \1", line) for line in lines]
+
+    assert said("--frames_per_l", "4") == ["a: 2,000 steps", "b: 2,000 steps"]
+    assert said("--label", "x", "--frames_per_l", "1") == ["x: 500 steps"] * 2
+    flags = ["--label", "x", "--label", "y", "--frames_per_l", "1", "--frames_per_l", "4"]
+    assert said(*flags) == ["x: 500 steps", "y: 2,000 steps"]
+
+
+def test_curves_that_nobody_asked_for(tmp_path, monkeypatch):
+    """Golden: games as dots, but not where several groups' dots would hide each other."""
+    drawn = []
+
+    def draw(groups, options):
+        drawn.append(options.curves)
+        return Unsaved()
+
+    monkeypatch.setattr(plot_runs, "draw", draw)
+    runs = [str(write_run(tmp_path / name, steady(20))) for name in ("a-s0", "a-s1", "b")]
+    for paths in (runs[:2], runs):
+        assert plot_runs.main([*paths, "--out", str(tmp_path / "fig.png")]) == 0
+    assert drawn == [[1, 10, 100], [10, 100]]
+
+
+class Unsaved:
+    """A figure that goes nowhere."""
+
+    def savefig(self, *args, **more):
+        pass
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"params": {}}', '{"params": 1, "environment": {}}'])
@@ -555,6 +668,7 @@ def test_an_args_json_of_another_version_is_read(tmp_path, capsys):
         (["mixed", "--out", "f.png"], "mixed has games of several environments"),
         (["a", "--out", "nowhere/f.png"], "nowhere/f.png"),
         (["a", "a/../a", "--out", "f.png"], "given twice"),
+        (["a", "a/monitor", "--out", "f.png"], "given twice"),
         (["a", "b", "c", "--out", "f.png", "--label", "x", "--label", "y"], "--label is given 2"),
         (["a", "--out", "f.png", "--frames_per_l", "0"], "--frames_per_l"),
         (["a", "--out", "f.png", "--curves", "ten"], "--curves"),
