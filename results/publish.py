@@ -11,7 +11,8 @@ What it takes to judge a run and to play its agent, small enough to be committed
 
 Refused, for a figure must lead back to what made it: a run that is under way, that failed, or whose
 files do not agree; one that began from a checkpoint of another; one of uncommitted code (but for a
-patch of results/ablations/ that is named), or that went on with other code than it began with.
+patch of results/ablations/ that is named), or that went on with other code than it began with. And
+what would name a place of the machine that it ran on.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +38,8 @@ RUN = "run.json"
 EVALUATION = "evaluation.json"
 EVALUATION_SEED = 1000
 N_GAMES = 30
+# Folders that are somebody's own.
+PLACES = re.compile(rb"/(root|home|Users|tmp)/")
 
 
 def publish(options: argparse.Namespace) -> None:
@@ -44,6 +48,10 @@ def publish(options: argparse.Namespace) -> None:
     into: pathlib.Path = options.into
     if into.exists():
         raise BadInput(f"{into} is there already")
+    if into.parts[:1] != ("results",) or ".." in into.parts:
+        raise BadInput(f"{into} is not below results/")
+    if not run.is_dir():
+        raise BadInput(f"{run} is no run folder")
     with run_dir.lock(run):  # refused while it is under way; nobody resumes it meanwhile
         copy(run, into, options)
 
@@ -64,9 +72,19 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
             facts["evaluated_by"] = revision_here()
             evaluate(into)
         (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+        for path in into.rglob("*"):
+            if path.is_file() and (place := place_in(path)):
+                raise BadInput(f"{path.relative_to(into)} would name {place}")
     except BaseException:
         shutil.rmtree(into, ignore_errors=True)
         raise
+
+
+def place_in(path: pathlib.Path) -> str | None:
+    """A folder that is somebody's own and that a file names, zipped or not."""
+    data = path.read_bytes()
+    found = PLACES.search(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return found and found[0].decode()
 
 
 def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -84,19 +102,17 @@ def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
         problems += [f"{path}: {word}" for word in words]
     if problems:
         raise BadInput(problems[0])
-    with (run / "progress.csv").open(encoding="utf-8", newline="") as file:
-        *_, last_row = csv.DictReader(file)
-    if last_row["misc/steps"] != str(info.counters["steps"]):
+    last_steps, cpu_hours = last_row(run / "progress.csv")
+    if last_steps != info.counters["steps"]:
         raise BadInput(f"{run} was cut off: its last row and its last checkpoint differ")
     loaded = plot_runs.load(run, None)
     if loaded is None:
         raise BadInput(f"{run} has no games")
-    cpu_hours = float(last_row.get("misc/cpu_hours", "nan"))
     if math.isnan(cpu_hours) and not options.alone:
         raise BadInput(
             f"{run} has not counted its processor's hours, and its own only count --alone"
         )
-    code = (run / run_dir.VERSIONS).read_text(encoding="utf-8").splitlines()[0]
+    code = (run / run_dir.VERSIONS).read_text(encoding="utf-8").partition("\n")[0]
     for resumption in args.resumed:
         if f"code: {resumption.get('code')}" != code:
             raise BadInput(f"{run} went on with other code, of {resumption['revision']}")
@@ -112,6 +128,16 @@ def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
         "hours": round(float(loaded.games.seconds[-1]) / 3600, 3) if options.alone else None,
         "cpu_hours": None if math.isnan(cpu_hours) else round(cpu_hours, 3),
     }
+
+
+def last_row(path: pathlib.Path) -> tuple[int, float]:
+    """Steps and the processor's hours so far, NaN in older runs that did not count them."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            *_, row = csv.DictReader(file)
+        return int(row["misc/steps"]), float(row.get("misc/cpu_hours", "nan"))
+    except (ValueError, KeyError, TypeError, csv.Error):
+        raise BadInput(f"{path} is damaged") from None
 
 
 def revision_of(path: pathlib.Path, patch: pathlib.Path | None) -> str:

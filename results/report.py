@@ -4,14 +4,19 @@ A table stands between two markers in README.md, and tests/results_test.py compa
 this file says now. A score of training is the mean of the last 100 games, whole and unclipped.
 """
 
+import contextlib
 import functools
+import io
 import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import plot_runs
+from a3c.params import BadInput
 from benchmarks import documents
 from benchmarks import report as bench_report
 from results import publish
@@ -21,13 +26,15 @@ README = HERE.parent / "README.md"
 IMAGES = HERE.parent / "images"
 
 N_LAST = 100
-PONG_GOAL = 18.0
+PONG_GOAL, PONG_EVALUATION_GOAL = 18.0, 20.0
 STUDY_GOAL = -10.0
 
-# Those of plot_runs.GAMES, in their order.
-OURS = ("beamrider-s0", "breakout-s0", "pong-fast-s0", "qbert-s0", "spaceinvaders-s0")
+# Those of plot_runs.GAMES, in their order: settings, and what a run of theirs should come to.
+OURS = ("beamrider", "breakout", "pong-nature", "qbert", "spaceinvaders")
+GOALS = ("2469", "290", "18", "4461", "727")
 TITLES = ("Beam Rider", "Breakout", "Pong", "Q*bert", "Space Invaders")
 TRAINING = "training: mean of the last 100 games"
+PLAYED = f"evaluation: {publish.N_GAMES} games, actions sampled, no-op starts"
 # Who, what it took, what the score is of, and the scores in that order.
 # fmt: off
 OTHERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
@@ -74,21 +81,27 @@ class Moment(NamedTuple):
 
     steps: float
     hours: float
+    cpu_hours: float
 
 
 def read(folder: pathlib.Path) -> Published:
-    """A published run."""
-    facts = json.loads((folder / publish.RUN).read_text(encoding="utf-8"))
-    path = folder / publish.EVALUATION
-    evaluation = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    run = plot_runs.load(folder, None)
-    assert run is not None, folder
+    """A published run; BadInput where it is not whole."""
+    try:
+        facts = json.loads((folder / publish.RUN).read_text(encoding="utf-8"))
+        path = folder / publish.EVALUATION
+        evaluation = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        with contextlib.redirect_stderr(io.StringIO()) as notes:
+            run = plot_runs.load(folder, None)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder} is damaged: {error}") from None
+    if run is None or not run.settings or notes.getvalue():
+        raise BadInput(f"{folder} is damaged: {notes.getvalue().strip() or 'no args.json'}")
     return Published(folder, facts, run, evaluation)
 
 
 def read_all(here: pathlib.Path = HERE) -> list[Published]:
-    """All of them, by name."""
-    return [read(path.parent) for path in sorted(here.rglob(publish.RUN))]
+    """All of them, by name: every folder with a command."""
+    return [read(path.parent) for path in sorted(here.rglob("command.txt"))]
 
 
 def training_score(published: Published) -> float:
@@ -102,8 +115,18 @@ def reached(published: Published, score: float) -> Moment | None:
     high = (curve.y >= score).nonzero()[0]
     if not len(high):
         return None
+    steps = float(curve.x[high[0]])
     hours = plot_runs.smooth(published.run, "hours", N_LAST).x
-    return Moment(float(curve.x[high[0]]), float(hours[high[0]]))
+    return Moment(steps, float(hours[high[0]]), cpu_hours_at(published, steps))
+
+
+def cpu_hours_at(published: Published, steps: float) -> float:
+    """What the processor had spent; NaN in older runs that did not count it."""
+    progress = plot_runs.read_progress(published.folder, ["misc/steps", "misc/cpu_hours"])
+    if progress is None:
+        return float("nan")
+    columns = progress.columns
+    return float(np.interp(steps, columns["misc/steps"], columns["misc/cpu_hours"]))
 
 
 def number(value: float) -> str:
@@ -129,15 +152,16 @@ def hours_of(published: Published) -> str:
     """Hours where the machine was the run's own, else the processor's."""
     if (hours := published.facts["hours"]) is not None:
         return f"{hours:.2f} h"
-    return f"{published.facts['cpu_hours']:.1f} CPU hours"
+    return f"{published.facts['cpu_hours']:.2f} CPU hours"
 
 
 def time_of(published: Published, moment: Moment | None) -> str:
-    """Hours only where the machine was the run's own."""
+    """Hours where the machine was the run's own, else the processor's."""
     if moment is None:
         return "not"
-    hours = f"{moment.hours:.2f} h, " if published.facts["hours"] is not None else ""
-    return f"{hours}{millions(moment.steps)} steps"
+    alone = published.facts["hours"] is not None
+    hours = f"{moment.hours:.2f} h" if alone else f"{moment.cpu_hours:.2f} CPU hours"
+    return f"{hours}, {millions(moment.steps)} steps"
 
 
 def evaluated(published: Published) -> str:
@@ -150,27 +174,42 @@ def evaluated(published: Published) -> str:
 
 def scores_table(runs: Sequence[Published]) -> str:
     """Ours beside others', each with its budget and with what the score is of."""
-    by_name = {published.folder.name: published for published in runs}
-    ours = [by_name.get(name) for name in OURS]
-    protocol = f"evaluation: {publish.N_GAMES} games, no-op starts; ± sd of the games"
-    trained = [number(training_score(published)) if published else "" for published in ours]
-    played = [evaluated(published) if published else "" for published in ours]
+    ours = [named(runs, f"{setting}-s") for setting in OURS]
+    protocol = f"{PLAYED}; ± sd of the games"
+    trained = [over_seeds(map(training_score, seeds)) for seeds in ours]
+    played = [" and ".join(map(evaluated, seeds)) for seeds in ours]
     rows = [
         ["**ours**", budget(ours), TRAINING, *trained],
         ["**ours**", "the same", protocol, *played],
+        ["*our goal*", "10M steps", TRAINING, *(f"*{goal}*" for goal in GOALS)],
         *([who, what, of, *scores] for who, what, of, scores in OTHERS),
     ]
     return table(["", "budget", "score", *TITLES], rows)
 
 
-def budget(ours: Sequence[Published | None]) -> str:
-    """Steps and time of each game."""
+def over_seeds(scores: Iterable[float]) -> str:
+    """One score, or the mean of several and their range."""
+    found = list(scores)
+    if not found:
+        return ""
+    mean = number(sum(found) / len(found))
+    return mean if len(found) == 1 else f"{mean} ({number(min(found))} to {number(max(found))})"
+
+
+def budget(ours: Sequence[Sequence[Published]]) -> str:
+    """The settings, and each run's steps and time."""
+    every = [published for seeds in ours for published in seeds]
+    widths = {
+        f"{settings['n_workers']} × {settings['envs_per_worker']} environments,"
+        f" `{settings['network']}`, 2 cores"
+        for settings in (published.run.settings for published in every)
+    }
     spent = [
         f"{title} {millions(published.facts['steps'])} steps, {hours_of(published)}"
-        for title, published in zip(TITLES, ours, strict=True)
-        if published is not None
+        for title, seeds in zip(TITLES, ours, strict=True)
+        for published in seeds
     ]
-    return f"{'; '.join(spent)}; one run each, seed 0"
+    return f"{' or '.join(sorted(widths))}: {'; '.join(spent)}"
 
 
 def pong_table(runs: Sequence[Published], beginning: Beginning) -> str:
@@ -187,8 +226,8 @@ def pong_table(runs: Sequence[Published], beginning: Beginning) -> str:
                 evaluated(published),
             ]
         )
-    head = ["", f"mean of 100 games ≥ {PONG_GOAL:g} after", "ended after"]
-    return table([*head, "mean of the last 100 games", "evaluation, 30 games"], rows)
+    head = ["", f"training: mean of 100 games ≥ {PONG_GOAL:g} after", "ended after", TRAINING]
+    return table([*head, f"{PLAYED}; ± sd; goal {PONG_EVALUATION_GOAL:g}"], rows)
 
 
 def named(runs: Sequence[Published], beginning: Beginning) -> list[Published]:
@@ -216,25 +255,29 @@ class Study(NamedTuple):
         return [
             self.name,
             str(len(self.seeds)),
-            ", ".join(map(time_of, self.seeds, self.moments)),
-            ", ".join(millions(published.facts["steps"]) for published in self.seeds),
-            ", ".join(number(training_score(published)) for published in self.seeds),
-            ", ".join(hours_of(published) for published in self.seeds),
+            "; ".join(map(time_of, self.seeds, self.moments)),
+            "; ".join(millions(published.facts["steps"]) for published in self.seeds),
+            "; ".join(number(training_score(published)) for published in self.seeds),
+            "; ".join(hours_of(published) for published in self.seeds),
         ]
 
     def hours(self) -> float | None:
         """To the score, the mean of the seeds; None where one did not come there, or not alone."""
-        hours = [
-            moment.hours
-            for published, moment in zip(self.seeds, self.moments, strict=True)
-            if moment is not None and published.facts["hours"] is not None
-        ]
-        return sum(hours) / len(hours) if len(hours) == len(self.seeds) else None
+        alone = all(published.facts["hours"] is not None for published in self.seeds)
+        return self._mean(lambda moment: moment.hours) if alone else None
+
+    def steps(self) -> float | None:
+        """To the score, the mean of the seeds; None where one did not come there."""
+        return self._mean(lambda moment: moment.steps)
+
+    def _mean(self, part: Callable[[Moment], float]) -> float | None:
+        moments = [moment for moment in self.moments if moment is not None]
+        return sum(map(part, moments)) / len(moments) if len(moments) == len(self.seeds) else None
 
 
 STUDY_HEAD = (
-    *("", "seeds", f"mean of 100 games ≥ {number(STUDY_GOAL)} after"),
-    *("steps in all", "mean of the last 100 games", "time"),
+    *("", "seeds", f"training: mean of 100 games ≥ {number(STUDY_GOAL)} after"),
+    *("steps in all", TRAINING, "time"),
 )
 
 
@@ -253,16 +296,31 @@ def study_table(runs: Sequence[Published], beginning: str) -> str:
 
 def workers_table(runs: Sequence[Published]) -> str:
     """The same of numbers of workers, and how much sooner more of them come to the score."""
-    by_number = {int(study.name.partition("x")[0]): study for study in studies(runs, WORKERS)}
-    one = by_number[1].hours() if 1 in by_number else None
+    by_number = {n_workers_of(study.seeds[0]): study for study in studies(runs, WORKERS)}
+    one = by_number.get(1)
     rows = []
     for n_workers, study in sorted(by_number.items()):
-        hours = study.hours()
-        times = f"{one / hours:.1f}" if one is not None and hours is not None else ""
+        sooner = [
+            quotient(one and one.hours(), study.hours()),
+            quotient(one and one.steps(), study.steps()),
+        ]
         of_paper = bench_report.PAPERS_SPEED_UP.get(n_workers, "")
-        rows.append([*study.cells(), times, of_paper])
-    more = ("sooner than one worker, times", "the paper's (Table 2)")
-    return table([*STUDY_HEAD, *more], rows)
+        rows.append([*study.cells(), *sooner, of_paper])
+    more = ("sooner than one worker: by hours, times", "by steps, times")
+    return table([*STUDY_HEAD, *more, "the paper's, by hours (Table 2: 7 games, 16 cores)"], rows)
+
+
+def n_workers_of(published: Published) -> int:
+    return int(published.run.settings["n_workers"])
+
+
+def quotient(a: float | None, b: float | None) -> str:
+    return "" if a is None or b is None else f"{a / b:.1f}"
+
+
+def asked_for(published: Published) -> int:
+    """The steps that a run's last command named."""
+    return int(published.run.settings["n_steps"])
 
 
 def index_table(runs: Sequence[Published]) -> str:
@@ -279,7 +337,8 @@ def index_table(runs: Sequence[Published]) -> str:
                 f"{facts['env_id']}{sticky}",
                 f"`{command}`",
                 facts["revision"][:7] + patch,
-                f"{facts['steps']:,}",
+                f"{facts['steps']:,}"
+                + (f" of {n:,}" if (n := asked_for(published)) > facts["steps"] else ""),
                 hours_of(published) + (f", resumed {n} ×" if (n := facts["resumed"]) else ""),
             ]
         )
@@ -310,7 +369,7 @@ def texts(runs: Sequence[Published]) -> dict[tuple[pathlib.Path, str], str]:
 PICTURES: dict[str, tuple[Beginning, list[str]]] = {
     "pong.png": (FAST, ["--x", "hours", "--references"]),
     "pong-steps.png": ("pong-", []),
-    "presets.png": (PRESETS, ["--references", "--figures"]),
+    "presets.png": (PRESETS, ["--references", "--figures", "entropy", "value", "gradients"]),
     "workers.png": (WORKERS, []),
     "workers-hours.png": (WORKERS, ["--x", "hours"]),
     "ablations.png": ("ablations/", ["--curves", "100"]),
@@ -322,24 +381,36 @@ PICTURES: dict[str, tuple[Beginning, list[str]]] = {
 }
 
 
-def draw(name: str, paths: Sequence[pathlib.Path], flags: Sequence[str]) -> None:
+def drawn(runs: Sequence[Published], beginning: Beginning, flags: Sequence[str]) -> list[Published]:
+    """The runs of a picture; of hours, only those that had the machine to themselves."""
+    found = named(runs, beginning)
+    if "hours" in flags:
+        found = [published for published in found if published.facts["hours"] is not None]
+    return sorted(found, key=n_workers_of) if beginning == WORKERS else found
+
+
+def draw(name: str, runs: Sequence[Published], flags: Sequence[str]) -> None:
     """One picture, as anybody would draw it."""
-    command = [*map(str, paths), "--out", str(IMAGES / name), *flags]
-    plot_runs.plot(plot_runs.parse(command))
+    paths = [str(published.folder) for published in runs]
+    plot_runs.plot(plot_runs.parse([*paths, "--out", str(IMAGES / name), *flags]))
 
 
 def main() -> int:
-    """Write all tables, draw all pictures."""
-    runs = read_all()
-    for (path, name), text in texts(runs).items():
+    """Write all tables, draw all pictures; nothing where something is missing."""
+    try:
+        runs = read_all()
+        tables = texts(runs)
+        for path, name in tables:
+            documents.text_between(path, name)  # is there a place for it?
+    except (BadInput, ValueError) as error:
+        print(f"report: error: {error}", file=sys.stderr)
+        return 2
+    for (path, name), text in tables.items():
         documents.replace_between(path, name, text)
         print(f"{path.relative_to(HERE.parent)}: {name}")
     for name, (beginning, flags) in PICTURES.items():
-        found = named(runs, beginning)
-        if "hours" in flags:
-            found = [published for published in found if published.facts["hours"] is not None]
-        if found:
-            draw(name, [published.folder for published in found], flags)
+        if found := drawn(runs, beginning, flags):
+            draw(name, found, flags)
     return 0
 
 

@@ -4,13 +4,16 @@ import gzip
 import json
 import pathlib
 import re
+import shlex
 import subprocess
 
 import numpy as np
 import pytest
+from matplotlib import image
 
 import plot_runs
 from a3c import checkpoint_files, command_line, run_dir
+from a3c.params import BadInput
 from benchmarks import documents
 from results import publish, report
 from tests import agents
@@ -55,6 +58,18 @@ def test_what_a_run_says_of_itself_is_true(published):
     facts, folder = published.facts, published.folder
     settings, _ = plot_runs.read_settings(folder)
     assert (settings["env_id"], settings["seed"]) == (facts["env_id"], facts["seed"])
+    assert seed_in(folder.name) == facts["seed"]
+    words = shlex.split((folder / "command.txt").read_text(encoding="utf-8"))
+    assert words[:2] == ["python3", "train.py"]
+    given = command_line.parse(words[2:])
+    for name, source in given.sources.items():
+        if source == "command line" and not (name == "n_steps" and facts["resumed"]):
+            assert settings[name] == getattr(given.params, name), name
+    headers = {
+        json.loads(gzip.decompress(path.read_bytes()).split(b"\n")[0][1:])["env_id"]
+        for path in (folder / "monitor").iterdir()
+    }
+    assert headers == {facts["env_id"]}
     last_row = gzip.decompress((folder / "progress.csv.gz").read_bytes()).split()[-1]
     assert int(last_row.split(b",")[0]) == facts["steps"]
     # One rollout of each environment was not counted.
@@ -74,6 +89,53 @@ def test_what_a_run_says_of_itself_is_true(published):
         assert (info.subject.env_id, info.counters["steps"]) == (facts["env_id"], facts["steps"])
         assert published.evaluation["steps"] == facts["steps"]
         assert published.evaluation["seed"] != facts["seed"]
+
+
+def seed_in(name: str) -> int:
+    """The seed that a published run's name ends in."""
+    found = re.search(r"-s(\d+)$", name)
+    assert found, name
+    return int(found[1])
+
+
+def test_what_the_readme_tells_of_runs_beside_the_tables():
+    """Golden: sentences whose figures are those of results/, and no goal is passed over in silence."""
+    text = " ".join(report.README.read_text(encoding="utf-8").split())
+    by_name = {published.folder.name: published for published in RUNS}
+    fast = by_name["pong-fast-s0"]
+    lengths = np.diff(fast.run.games.total_l).mean()
+    n_updates = plot_runs.read_progress(fast.folder, ["misc/updates"]).columns["misc/updates"][-1]
+    n_decisions = round(fast.facts["steps"] / fast.facts["games"], -1)
+    assert (fast.facts["hours"] * 60, lengths) == (
+        pytest.approx(49, abs=0.5),
+        pytest.approx(n_decisions, rel=0.02),
+    )
+    for told in (
+        "*Pong after 49 minutes of training on 2 cores:",
+        f"{n_updates:,.0f} for the 6M steps of the fast Pong",
+    ):
+        assert told in text
+    best = max(report.named(RUNS, "pong-"), key=report.training_score)
+    assert best.evaluation is not None
+    missed = best.evaluation["summary"]["mean"] < report.PONG_EVALUATION_GOAL
+    assert ("has not been reached yet" in text) == missed
+
+
+@pytest.mark.parametrize("name", [name for name, (_, flags) in report.PICTURES.items()])
+def test_the_pictures_are_of_the_runs(name, tmp_path, monkeypatch):
+    """Golden: drawn again, each is the same; where there is no run of it there is no picture."""
+    beginning, flags = report.PICTURES[name]
+    picture = report.IMAGES / name
+    monkeypatch.setattr(report, "IMAGES", tmp_path)
+    if found := report.drawn(RUNS, beginning, flags):
+        report.draw(name, found, flags)
+        before, now = (image.imread(path) for path in (picture, tmp_path / name))
+        assert before.shape == now.shape
+        assert (
+            np.abs(before - now).mean() < 1e-3
+        )  # of 1; other machines' fonts may be smoothed otherwise
+    else:
+        assert not picture.exists()
 
 
 # Publishing
@@ -136,6 +198,8 @@ def test_curves_alone(run):
     """Golden: a run of a study needs no agent; the same content gives the same bytes."""
     for name in ("a", "b"):
         assert publish.main([str(run), f"results/{name}", "--no_agent"]) == 0
+    facts = json.loads(pathlib.Path("results/a/run.json").read_text())
+    assert (facts["hours"], facts["cpu_hours"]) == (None, 0.5)
     a, b = (
         {p.relative_to(f"results/{name}"): p.read_bytes() for p in files}
         for name in ("a", "b")
@@ -148,10 +212,15 @@ def test_curves_alone(run):
 def test_what_leads_nowhere_is_refused(run, capsys):
     """Golden: one line, and no folder: code that nobody has, or other code on the way, a run under way."""
 
-    def refusal(*flags: str) -> str:
-        assert publish.main([str(run), "results/x", "--no_agent", *flags]) == 2
-        assert not pathlib.Path("results/x").exists()
+    def refusal(*flags: str, into: str = "results/x", of: pathlib.Path = run) -> str:
+        assert publish.main([str(of), into, "--no_agent", *flags]) == 2
+        assert not pathlib.Path(into).exists()
         return capsys.readouterr().err
+
+    assert "x is not below results/" in refusal(into="x")
+    assert "is not below results/" in refusal(into=str(pathlib.Path("results/x").resolve()))
+    assert "is not below results/" in refusal(into="results/../x")
+    assert "nothing is no run folder" in refusal(of=pathlib.Path("nothing"))
 
     set_code(run, "uncommitted difference:\n-a\n+b\n")
     assert "has uncommitted changes, and no --patch says which" in refusal()
@@ -169,6 +238,9 @@ def test_what_leads_nowhere_is_refused(run, capsys):
         assert "is in use" in refusal()
     text = (run / "args.json").read_text()
     args = json.loads(text)
+    note = {"revision": "abab", "code": run_dir.digest_of(ROOT), "command": "x --resume /root/x"}
+    (run / "args.json").write_text(json.dumps(args | {"resumed": [note]}))
+    assert "args.json would name /root/" in refusal()
     notes = [
         {"revision": "abab", "code": run_dir.digest_of(ROOT)},
         {"revision": "cdcd", "code": "x"},
@@ -179,6 +251,10 @@ def test_what_leads_nowhere_is_refused(run, capsys):
     (run / "args.json").write_text(json.dumps(args))
     assert "began from a checkpoint of another run" in refusal()
     (run / "args.json").write_text(text)
+    with gzip.open(run / "monitor/x.gz", "wb") as file:
+        file.write(b"/home/")
+    assert publish.place_in(run / "monitor/x.gz") == "/home/"
+    (run / "monitor/x.gz").unlink()
     for path, more, words in (
         ("progress.csv", "75,0.6\n", "its last row and its last checkpoint differ"),
         ("monitor/0.0.monitor.csv", "1.0,2", "its last line is cut off"),
@@ -187,6 +263,14 @@ def test_what_leads_nowhere_is_refused(run, capsys):
         (run / path).write_text(whole + more)
         assert words in refusal()
         (run / path).write_text(whole)
+    for text in (
+        "",
+        "misc/steps,misc/cpu_hours\n",
+        "x,y\n1,2\n",
+        "misc/steps,misc/cpu_hours\n70\n",
+    ):
+        (run / "progress.csv").write_text(text)
+        assert "progress.csv is damaged" in refusal()
     (run / "progress.csv").write_text("misc/steps\n70\n")
     assert "has not counted its processor's hours" in refusal()
     (run / "failure").mkdir()
@@ -223,22 +307,45 @@ def published_of(name: str, scores: list[float], **facts: object) -> report.Publ
     games = plot_runs.Games(
         np.array(scores), 1000.0 * np.arange(1, n + 1), 36.0 * np.arange(1, n + 1)
     )
-    run = plot_runs.Run(pathlib.Path(name), "PongNoFrameskip-v4", games, 1.0, 4, 0, 0.0, {})
+    settings = {
+        "network": "small",
+        "envs_per_worker": 1,
+        "n_steps": 1000 * n,
+        "n_workers": int(re.search(r"(\d*)x1|$", name)[1] or 3),
+    }
+    run = plot_runs.Run(pathlib.Path(name), "PongNoFrameskip-v4", games, 1.0, 4, 0, 0.0, settings)
     said = {"steps": 1000 * n, "hours": n / 100, "cpu_hours": 2.0} | facts
     evaluation = {"summary": {"mean": 19.26, "sd": 1.5, "n_games": 30}}
     return report.Published(ROOT / "results" / name, said, run, evaluation)
 
 
+@pytest.fixture
+def cpu_hours(monkeypatch):
+    """Of runs that are in no folder: one for 100,000 steps."""
+    monkeypatch.setattr(report, "cpu_hours_at", lambda published, steps: steps / 1e5)
+
+
+@pytest.mark.usefixtures("cpu_hours")
 def test_when_a_score_was_reached():
     """Analytic: at the end of the first 100 games whose mean is so high."""
     published = published_of("pong-fast-s0", [0.0] * 100 + [20.0] * 120)
     assert report.training_score(published) == 20
-    assert report.reached(published, 18.0) == report.Moment(190_000, 1.9)
+    assert report.reached(published, 18.0) == report.Moment(190_000, 1.9, 1.9)
     assert report.reached(published, 20.5) is None
 
 
+def test_what_the_processor_had_spent_by_a_step(tmp_path):
+    """Analytic: between two rows; older runs did not count it."""
+    published = published_of("pong-fast-s0", [0.0] * 100)._replace(folder=tmp_path)
+    (tmp_path / "progress.csv").write_text("misc/steps,misc/cpu_hours\n100,1\n200,3\n")
+    assert report.cpu_hours_at(published, 150) == 2
+    (tmp_path / "progress.csv").write_text("misc/steps\n100\n200\n")
+    assert np.isnan(report.cpu_hours_at(published, 150))
+
+
+@pytest.mark.usefixtures("cpu_hours")
 def test_tables_of_runs():
-    """Golden: hours only of a run that was alone."""
+    """Golden: hours only of a run that was alone, else the processor's."""
     runs = [
         published_of("pong-fast-s0", [0.0] * 100 + [20.0] * 120),
         published_of("pong-fast-s1", [18.5] * 120, hours=None),
@@ -246,25 +353,34 @@ def test_tables_of_runs():
     ]
     assert report.pong_table(runs, report.FAST).splitlines()[2:] == [
         "| `results/pong-fast-s0` | 1.90 h, 0.19M steps | 0.22M steps, 2.20 h | 20.0 | 19.3 ± 1.5 |",
-        "| `results/pong-fast-s1` | 0.10M steps | 0.12M steps, 2.0 CPU hours | 18.5 | 19.3 ± 1.5 |",
+        "| `results/pong-fast-s1` | 1.00 CPU hours, 0.10M steps | 0.12M steps, 2.00 CPU hours | 18.5 | 19.3 ± 1.5 |",
         "| `results/pong-fast-s2` | not | 0.12M steps, 1.20 h | −3.0 | 19.3 ± 1.5 |",
     ]
     runs = [published_of(f"workers/4x1-s{i}", [-12.0 + 4 * i] * 150) for i in (0, 1)]
     assert report.study_table(runs, "workers/").splitlines()[2:] == [
-        "| 4x1 | 2 | not, 1.00 h, 0.10M steps | 0.15M, 0.15M | −12.0, −8.0 | 1.50 h, 1.50 h |"
+        "| 4x1 | 2 | not; 1.00 h, 0.10M steps | 0.15M; 0.15M | −12.0; −8.0 | 1.50 h; 1.50 h |"
     ]
-    lines = report.scores_table([published_of("pong-fast-s0", [-3.0] * 120)])
-    score = "training: mean of the last 100 games |  |  | −3.0 |"
-    assert lines.splitlines()[2].startswith(
-        f"| **ours** | Pong 0.12M steps, 1.20 h; one run each, seed 0 | {score}"
-    )
-    both = [published_of("pong-fast-s0", [0.0] * 120), published_of("qbert-s0", [0.0] * 130)]
-    budget = "Pong 0.12M steps, 1.20 h; Q*bert 0.13M steps, 1.30 h; one run each, seed 0"
-    assert report.scores_table(both).splitlines()[2].startswith(f"| **ours** | {budget} |")
+    one = report.scores_table([published_of("pong-nature-s0", [-3.0] * 120)]).splitlines()
+    budget = "3 × 1 environments, `small`, 2 cores: Pong 0.12M steps, 1.20 h"
+    score = "training: mean of the last 100 games |  |  | −3.0 |  |  |"
+    assert one[2] == f"| **ours** | {budget} | {score}"
+    assert one[3].endswith("± sd of the games |  |  | 19.3 ± 1.5 |  |  |")
+    assert one[4].endswith("| *2469* | *290* | *18* | *4461* | *727* |")
+    several = [
+        *(published_of(f"pong-nature-s{i}", [float(i)] * 120) for i in range(3)),
+        published_of("qbert-s0", [0.0] * 130),
+    ]
+    of_pong = "; ".join(["Pong 0.12M steps, 1.20 h"] * 3)
+    budget = f"3 × 1 environments, `small`, 2 cores: {of_pong}; Q*bert 0.13M steps, 1.30 h"
+    lines = report.scores_table(several).splitlines()
+    assert lines[2].startswith(f"| **ours** | {budget} |")
+    assert lines[2].endswith("|  |  | 1.0 (0.0 to 2.0) | 0.0 |  |")
+    assert lines[3].endswith("| 19.3 ± 1.5 and 19.3 ± 1.5 and 19.3 ± 1.5 | 19.3 ± 1.5 |  |")
 
 
+@pytest.mark.usefixtures("cpu_hours")
 def test_how_much_sooner_more_workers_are():
-    """Analytic: hours to the score over those of one worker; not where hours do not count."""
+    """Analytic: hours to the score over those of one worker, not where hours do not count; and steps."""
     late, soon, half = [-20.0] * 300 + [0.0] * 100, [0.0] * 100, [-20.0] * 100 + [0.0] * 100
     runs = [
         published_of("workers/16x1-s0", soon, hours=None),
@@ -276,12 +392,67 @@ def test_how_much_sooner_more_workers_are():
         published_of("workers/8x1-s1", [-20.0] * 150),
     ]
     rows = [line.split(" | ") for line in report.workers_table(runs).splitlines()]
-    assert {len(row) for row in rows[:1] + rows[2:]} == {8}
+    assert {len(row) for row in rows[:1] + rows[2:]} == {9}
     # 3.5 h to −10 with one; 1 and 1.5 h with four.
-    assert [(row[0], row[6], row[7]) for row in rows[2:]] == [
-        ("| 1x1", "1.0", "1.0 |"),
-        ("| 2x1", "", "2.1 |"),
-        ("| 4x1", "2.8", "3.7 |"),
-        ("| 8x1", "", "6.9 |"),
-        ("| 16x1", "", "12.5 |"),
+    assert [(row[0], row[6], row[7], row[8]) for row in rows[2:]] == [
+        ("| 1x1", "1.0", "1.0", "1.0 |"),
+        ("| 2x1", "", "", "2.1 |"),
+        ("| 4x1", "2.8", "2.8", "3.7 |"),
+        ("| 8x1", "", "", "6.9 |"),
+        ("| 16x1", "", "3.5", "12.5 |"),
     ]
+
+
+def test_pictures_of_hours_have_only_runs_that_were_alone():
+    """Analytic: and workers stand in the order of their numbers."""
+    runs = [
+        published_of("workers/16x1-s0", [0.0] * 100),
+        published_of("workers/1x1-s0", [0.0] * 100),
+        published_of("workers/4x1-s0", [0.0] * 100, hours=None),
+        published_of("pong-fast-s0", [0.0] * 100),
+    ]
+    assert report.drawn(runs, report.WORKERS, []) == [runs[1], runs[2], runs[0]]
+    assert report.drawn(runs, report.WORKERS, ["--x", "hours"]) == [runs[1], runs[0]]
+
+
+def test_a_run_that_is_not_whole_is_named(run):
+    """Golden: what publishing wrote is read; with anything missing it is one line with the folder."""
+    assert publish.main([str(run), "results/x", "--no_agent"]) == 0
+    here = pathlib.Path("results")
+    (published,) = report.read_all(here)
+    assert (published.folder, published.facts["steps"]) == (here / "x", 70)
+    for name in ("run.json", "monitor/0.0.monitor.csv.gz", "args.json"):
+        whole = (here / "x" / name).read_bytes()
+        for damage in (whole[: len(whole) // 2], None):
+            (here / "x" / name).unlink()
+            if damage is not None:
+                (here / "x" / name).write_bytes(damage)
+            with pytest.raises(BadInput, match="results/x"):
+                report.read_all(here)
+            (here / "x" / name).write_bytes(whole)
+    games = here / "x/monitor/0.0.monitor.csv.gz"
+    games.write_bytes(gzip.compress(gzip.decompress(games.read_bytes()) + b"1.0,2"))
+    with pytest.raises(BadInput, match="its last line is cut off"):
+        report.read_all(here)
+
+
+def test_nothing_is_written_where_a_table_has_no_place(tmp_path, monkeypatch, capsys):
+    """Golden: one line that says which; the tables that have one stay as they are."""
+    readme = tmp_path / "README.md"
+    places = [name for path, name in report.texts(RUNS) if path == report.README]
+    text = "".join(f"<!-- {n}: written by a script -->\n<!-- end of {n} -->\n" for n in places[1:])
+    readme.write_text(text)
+    monkeypatch.setattr(report, "README", readme)
+    monkeypatch.setattr(report, "draw", lambda *given: pytest.fail("drawn"))
+    assert report.main() == 2
+    assert readme.read_text() == text
+    assert f"README.md has no markers for {places[0]}" in capsys.readouterr().err
+
+
+def test_a_run_that_was_ended_early_says_so():
+    """Golden: the steps that it was to have, behind those it has."""
+    (whole,) = (published for published in RUNS if published.folder.name == "pong-fast-s0")
+    settings = {**whole.run.settings, "n_steps": 7_000_000}
+    cut = whole._replace(run=whole.run._replace(settings=settings))
+    assert "| 6,000,000 of 7,000,000 |" in report.index_table([cut])
+    assert "| 6,000,000 |" in report.index_table([whole])
