@@ -130,8 +130,8 @@ class Host:
         if len(self._parts) < self._n_parts:
             return
         try:
-            process = _context().Process(target=serve, args=(self._parts,), name=part.name)
             with _PROCESSES:
+                process = _context().Process(target=serve, args=(self._parts,), name=part.name)
                 process.start()
         finally:
             self._close_parts()
@@ -262,7 +262,8 @@ class EnvProcess:
 
 
 # Starting a process looks after all others that have ended, and so takes away the exit code of one
-# that another thread is just waiting for.
+# that another thread is just waiting for. And the first one starts the fork server, which changes
+# this process's environment variables meanwhile.
 _PROCESSES = threading.Lock()
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import types
 from multiprocessing import resource_tracker
@@ -128,6 +129,35 @@ print(len(got) >= 2)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_the_server_is_started_by_one_thread_alone(monkeypatch):
+    """Analytic: two workers begin at once; the second waits, or would come in meanwhile."""
+    now, most = [], []
+    both = threading.Event()
+    context = env_process._context
+
+    def slow():
+        now.append(1)
+        most.append(len(now))
+        if len(now) == 2:
+            both.set()
+        both.wait(0.5)
+        now.pop()
+        return context()
+
+    monkeypatch.setattr(env_process, "_context", slow)
+
+    def begin(worker):
+        with processes(TOY + "Vector-v0", worker=worker) as envs:
+            envs.reset()
+
+    threads = [threading.Thread(target=begin, args=(worker,)) for worker in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1]
 
 
 def test_close_ends_every_process():
