@@ -115,6 +115,10 @@ def test_what_the_readme_tells_of_runs_beside_the_tables():
         f"{n_updates:,.0f} for the 6M steps of the fast Pong",
     ):
         assert told in text
+    breakout = by_name["breakout-s0"].evaluation
+    assert breakout is not None
+    assert [game["cut_off"] for game in breakout["games"]].count(True) == 2
+    assert "Two of the 30 games of its evaluation stopped at the time limit" in text
     best = max(report.named(RUNS, "pong-"), key=report.training_score)
     assert best.evaluation is not None
     missed = best.evaluation["summary"]["mean"] < report.PONG_EVALUATION_GOAL
