@@ -220,9 +220,9 @@ def as_counted(total_l: np.ndarray, n_games: np.ndarray, steps: np.ndarray) -> n
     n_games, steps = (column[np.isfinite(n_games + steps)] for column in (n_games, steps))
     rising = (n_games >= np.maximum.accumulate(n_games)) & (steps >= np.maximum.accumulate(steps))
     n_games, steps = n_games[rising], steps[rising]
-    numbers = np.arange(len(total_l))
-    lowest = np.append(0, steps)[np.searchsorted(n_games, numbers, side="right")]
-    highest = np.append(steps, np.inf)[np.searchsorted(n_games, numbers, side="right")]
+    n_counts_before = np.searchsorted(n_games, np.arange(len(total_l)), side="right")
+    lowest = np.append(0, steps)[n_counts_before]
+    highest = np.append(steps, np.inf)[n_counts_before]
     moved, offset = np.empty(len(total_l)), 0.0
     for i, estimate in enumerate(total_l):
         moved[i] = min(max(estimate + offset, lowest[i]), highest[i])

@@ -17,9 +17,9 @@ processes and programs that tests start get it, too. Of the module's tests, thos
 the mutant's function on a run of the right source. One that fails or hangs has noticed the mutant.
 
 The list has a section for each file with the hash of the source it is about; with another source,
-the section does not count, but for what survived, and is made anew. It is written after every mutant, so a run can be
-stopped at any time and goes on where it was. A mutant that changes nothing that could be seen
-stands in tests/mutants_equivalent.txt, with the reason.
+the section does not count, but for what survived, and is made anew. It is written after every
+mutant, so a run can be stopped at any time and goes on where it was. A mutant that changes nothing
+that could be seen stands in tests/mutants_equivalent.txt, with the reason.
 
 A test is written for each mutant of the sample that survives, and then notices it: that says
 nothing of the mutants outside the sample. So the list keeps which were noticed only since, and the
