@@ -7,7 +7,9 @@ this file says now. A score of training is the mean of the last 100 games, whole
 import contextlib
 import functools
 import io
+import itertools
 import json
+import math
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,7 +62,10 @@ Beginning = str | tuple[str, ...]
 # The settings of `make bench` that are as wide as two cores like it: `small` and `nature`.
 FAST = ("pong-fast-", "pong-nature-")
 PRESETS = ("pong-ocd-", "pong-paper-")
-WORKERS = "workers/"
+# Studies: first what the others are compared with, which is shown elsewhere, too.
+WORKERS = ("pong-paper-", "workers/")
+ABLATIONS = ("pong-fast-", "ablations/")
+STUDIES = (WORKERS, ABLATIONS)
 
 
 class Published(NamedTuple):
@@ -104,9 +109,10 @@ def read_all(here: pathlib.Path = HERE) -> list[Published]:
     return [read(path.parent) for path in sorted(here.rglob("command.txt"))]
 
 
-def training_score(published: Published) -> float:
-    """The mean of the last 100 games."""
-    return float(published.run.games.scores[-N_LAST:].mean())
+def training_score(published: Published, by_steps: float = math.inf) -> float:
+    """The mean of the last 100 games that were over by then."""
+    over = plot_runs.axis_of(published.run, "steps") <= by_steps
+    return float(published.run.games.scores[over][-N_LAST:].mean())
 
 
 def reached(published: Published, score: float) -> Moment | None:
@@ -205,9 +211,9 @@ def budget(ours: Sequence[Sequence[Published]]) -> str:
         for settings in (published.run.settings for published in every)
     }
     spent = [
-        f"{title} {millions(published.facts['steps'])} steps, {hours_of(published)}"
+        f"{title} {steps} steps, {' and '.join(map(hours_of, of_these))}"
         for title, seeds in zip(TITLES, ours, strict=True)
-        for published in seeds
+        for steps, of_these in itertools.groupby(seeds, lambda p: millions(p.facts["steps"]))
     ]
     return f"{' or '.join(sorted(widths))}: {'; '.join(spent)}"
 
@@ -235,11 +241,14 @@ def named(runs: Sequence[Published], beginning: Beginning) -> list[Published]:
     return [r for r in runs if r.name.removeprefix("results/").startswith(beginning)]
 
 
-def groups(runs: Sequence[Published], beginning: str) -> Iterator[tuple[str, list[Published]]]:
-    """Runs that differ in their seeds alone, by the setting's name."""
+def groups(
+    runs: Sequence[Published], beginnings: Sequence[str]
+) -> Iterator[tuple[str, list[Published]]]:
+    """Runs that differ in their seeds alone, by the setting's name, in the order of beginnings."""
     found: dict[str, list[Published]] = {}
-    for published in named(runs, beginning):
-        found.setdefault(plot_runs.group_name(published.folder), []).append(published)
+    for beginning in beginnings:
+        for published in named(runs, beginning):
+            found.setdefault(plot_runs.group_name(published.folder), []).append(published)
     yield from found.items()
 
 
@@ -250,14 +259,14 @@ class Study(NamedTuple):
     seeds: list[Published]
     moments: list[Moment | None]
 
-    def cells(self) -> list[str]:
-        """Its row."""
+    def cells(self, steps: float) -> list[str]:
+        """Its row, with scores after so many steps."""
         return [
             self.name,
             str(len(self.seeds)),
             "; ".join(map(time_of, self.seeds, self.moments)),
             "; ".join(millions(published.facts["steps"]) for published in self.seeds),
-            "; ".join(number(training_score(published)) for published in self.seeds),
+            "; ".join(number(training_score(published, steps)) for published in self.seeds),
             "; ".join(hours_of(published) for published in self.seeds),
         ]
 
@@ -275,28 +284,38 @@ class Study(NamedTuple):
         return sum(map(part, moments)) / len(moments) if len(moments) == len(self.seeds) else None
 
 
-STUDY_HEAD = (
-    *("", "seeds", f"training: mean of 100 games ≥ {number(STUDY_GOAL)} after"),
-    *("steps in all", TRAINING, "time"),
-)
-
-
-def studies(runs: Sequence[Published], beginning: str) -> list[Study]:
+def studies(runs: Sequence[Published], beginnings: Sequence[str]) -> list[Study]:
     """The settings of a study."""
     return [
         Study(name, seeds, [reached(published, STUDY_GOAL) for published in seeds])
-        for name, seeds in groups(runs, beginning)
+        for name, seeds in groups(runs, beginnings)
     ]
 
 
-def study_table(runs: Sequence[Published], beginning: str) -> str:
+def steps_of_all(found: Iterable[Study]) -> int:
+    """What each run of a study has done: where their scores can be compared."""
+    return min(published.facts["steps"] for study in found for published in study.seeds)
+
+
+def study_head(steps: float) -> list[str]:
+    """Of the cells of a study's settings."""
+    return [
+        *("", "seeds", f"training: mean of 100 games ≥ {number(STUDY_GOAL)} after"),
+        *("steps in all", f"{TRAINING} by {millions(steps)} steps", "time in all"),
+    ]
+
+
+def study_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
     """Settings beside each other: how soon they come to a score, and how far."""
-    return table(STUDY_HEAD, (study.cells() for study in studies(runs, beginning)))
+    found = studies(runs, beginnings)
+    steps = steps_of_all(found)
+    return table(study_head(steps), (study.cells(steps) for study in found))
 
 
 def workers_table(runs: Sequence[Published]) -> str:
     """The same of numbers of workers, and how much sooner more of them come to the score."""
     by_number = {n_workers_of(study.seeds[0]): study for study in studies(runs, WORKERS)}
+    steps = steps_of_all(by_number.values())
     one = by_number.get(1)
     rows = []
     for n_workers, study in sorted(by_number.items()):
@@ -305,9 +324,12 @@ def workers_table(runs: Sequence[Published]) -> str:
             quotient(one and one.steps(), study.steps()),
         ]
         of_paper = bench_report.PAPERS_SPEED_UP.get(n_workers, "")
-        rows.append([*study.cells(), *sooner, of_paper])
+        _, *cells = study.cells(steps)
+        rows.append([f"{n_workers} × 1", *cells, *sooner, of_paper])
     more = ("sooner than one worker: by hours, times", "by steps, times")
-    return table([*STUDY_HEAD, *more, "the paper's, by hours (Table 2: 7 games, 16 cores)"], rows)
+    return table(
+        [*study_head(steps), *more, "the paper's, by hours (Table 2: 7 games, 16 cores)"], rows
+    )
 
 
 def n_workers_of(published: Published) -> int:
@@ -351,7 +373,7 @@ TABLES: dict[str, tuple[Beginning, Callable[[Sequence[Published]], str]]] = {
     "pong": (FAST, functools.partial(pong_table, beginning=FAST)),
     "presets": (PRESETS, functools.partial(pong_table, beginning=PRESETS)),
     "workers": (WORKERS, workers_table),
-    "ablations": ("ablations/", functools.partial(study_table, beginning="ablations/")),
+    "ablations": (ABLATIONS, functools.partial(study_table, beginnings=ABLATIONS)),
 }
 
 
@@ -360,7 +382,7 @@ def texts(runs: Sequence[Published]) -> dict[tuple[pathlib.Path, str], str]:
     found = {
         (README, f"make results, {name}"): make(runs)
         for name, (beginning, make) in TABLES.items()
-        if named(runs, beginning)
+        if shown(runs, beginning)
     }
     return {**found, (HERE / "README.md", "make results, all"): index_table(runs)}
 
@@ -372,7 +394,7 @@ PICTURES: dict[str, tuple[Beginning, list[str]]] = {
     "presets.png": (PRESETS, ["--references", "--figures", "entropy", "value", "gradients"]),
     "workers.png": (WORKERS, []),
     "workers-hours.png": (WORKERS, ["--x", "hours"]),
-    "ablations.png": ("ablations/", ["--curves", "100"]),
+    "ablations.png": (ABLATIONS, ["--curves", "100"]),
     **{
         f"{game.lower()}.png": (f"{game.lower()}-", ["--references"])
         for game in plot_runs.GAMES
@@ -381,9 +403,16 @@ PICTURES: dict[str, tuple[Beginning, list[str]]] = {
 }
 
 
-def drawn(runs: Sequence[Published], beginning: Beginning, flags: Sequence[str]) -> list[Published]:
-    """The runs of a picture; of hours, only those that had the machine to themselves."""
+def shown(
+    runs: Sequence[Published], beginning: Beginning, flags: Sequence[str] = ()
+) -> list[Published]:
+    """The runs of a table or a picture; of hours, only those that had the machine to themselves.
+
+    None of a study yet that has nothing but what the others would be compared with.
+    """
     found = named(runs, beginning)
+    if beginning in STUDIES and not named(found, beginning[1]):
+        return []
     if "hours" in flags:
         found = [published for published in found if published.facts["hours"] is not None]
     return sorted(found, key=n_workers_of) if beginning == WORKERS else found
@@ -409,7 +438,7 @@ def main() -> int:
         documents.replace_between(path, name, text)
         print(f"{path.relative_to(HERE.parent)}: {name}")
     for name, (beginning, flags) in PICTURES.items():
-        if found := drawn(runs, beginning, flags):
+        if found := shown(runs, beginning, flags):
             draw(name, found, flags)
     return 0
 

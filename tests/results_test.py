@@ -108,19 +108,29 @@ def test_what_the_readme_tells_of_runs_beside_the_tables():
         pytest.approx(49, abs=0.5),
         pytest.approx(n_decisions, rel=0.02),
     )
+    minutes = {}
+    for published in report.named(RUNS, report.FAST):
+        moment = report.reached(published, report.PONG_GOAL)
+        assert moment is not None
+        if published.facts["hours"] is not None:
+            minutes[published.folder.name] = round(60 * moment.hours)
+    first, last = sorted(n for name, n in minutes.items() if name.startswith("pong-nature-"))
+    assert first < minutes["pong-fast-s0"] < last
     for told in (
         "*Pong after 49 minutes of training on 2 cores:",
-        f"{n_updates:,.0f} for the 6M steps of the fast Pong",
+        f"after {first} and {last} minutes where a run of this command had the machine to itself",
+        "all three seeds came to 18",
+        f"Its one seed came to 18 after {minutes['pong-fast-s0']} minutes",
+        f"{n_updates:,.0f} for the 6M steps of `pong-fast-s0`",
     ):
         assert told in text
     breakout = by_name["breakout-s0"].evaluation
     assert breakout is not None
     assert [game["cut_off"] for game in breakout["games"]].count(True) == 2
     assert "Two of the 30 games of its evaluation stopped at the time limit" in text
-    best = max(report.named(RUNS, "pong-"), key=report.training_score)
-    assert best.evaluation is not None
-    missed = best.evaluation["summary"]["mean"] < report.PONG_EVALUATION_GOAL
-    assert ("has not been reached yet" in text) == missed
+    played = [published.evaluation for published in report.named(RUNS, report.FAST)]
+    best = max(evaluation["summary"]["mean"] for evaluation in played if evaluation)
+    assert ("has not been reached yet" in text) == (best < report.PONG_EVALUATION_GOAL)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, flags) in report.PICTURES.items()])
@@ -129,7 +139,7 @@ def test_the_pictures_are_of_the_runs(name, tmp_path, monkeypatch):
     beginning, flags = report.PICTURES[name]
     picture = report.IMAGES / name
     monkeypatch.setattr(report, "IMAGES", tmp_path)
-    if found := report.drawn(RUNS, beginning, flags):
+    if found := report.shown(RUNS, beginning, flags):
         report.draw(name, found, flags)
         before, now = (image.imread(path) for path in (picture, tmp_path / name))
         assert before.shape == now.shape
@@ -304,7 +314,7 @@ def test_a_patch_still_applies(path):
 
 
 def published_of(name: str, scores: list[float], **facts: object) -> report.Published:
-    """A run whose games took 1,000 steps and 36 s each, of one environment."""
+    """A run whose games took 1,000 steps and 36 s each; of three workers, or those of its name."""
     n = len(scores)
     games = plot_runs.Games(
         np.array(scores), 1000.0 * np.arange(1, n + 1), 36.0 * np.arange(1, n + 1)
@@ -313,7 +323,7 @@ def published_of(name: str, scores: list[float], **facts: object) -> report.Publ
         "network": "small",
         "envs_per_worker": 1,
         "n_steps": 1000 * n,
-        "n_workers": int(re.search(r"(\d*)x1|$", name)[1] or 3),
+        "n_workers": int(re.search(r"(\d*)x1|$", name.replace("pong-paper", "16x1"))[1] or 3),
     }
     run = plot_runs.Run(pathlib.Path(name), "PongNoFrameskip-v4", games, 1.0, 4, 0, 0.0, settings)
     said = {"steps": 1000 * n, "hours": n / 100, "cpu_hours": 2.0} | facts
@@ -332,6 +342,9 @@ def test_when_a_score_was_reached():
     """Analytic: at the end of the first 100 games whose mean is so high."""
     published = published_of("pong-fast-s0", [0.0] * 100 + [20.0] * 120)
     assert report.training_score(published) == 20
+    assert report.training_score(published, 200_000) == 20
+    assert report.training_score(published, 199_999) == pytest.approx(19.8)
+    assert report.training_score(published, 50_000) == 0
     assert report.reached(published, 18.0) == report.Moment(190_000, 1.9, 1.9)
     assert report.reached(published, 20.5) is None
 
@@ -358,9 +371,16 @@ def test_tables_of_runs():
         "| `results/pong-fast-s1` | 1.00 CPU hours, 0.10M steps | 0.12M steps, 2.00 CPU hours | 18.5 | 19.3 ± 1.5 |",
         "| `results/pong-fast-s2` | not | 0.12M steps, 1.20 h | −3.0 | 19.3 ± 1.5 |",
     ]
-    runs = [published_of(f"workers/4x1-s{i}", [-12.0 + 4 * i] * 150) for i in (0, 1)]
-    assert report.study_table(runs, "workers/").splitlines()[2:] == [
-        "| 4x1 | 2 | not; 1.00 h, 0.10M steps | 0.15M; 0.15M | −12.0; −8.0 | 1.50 h; 1.50 h |"
+    runs = [
+        *(published_of(f"ablations/a-s{i}", [-12.0 + 4 * i] * 150) for i in (0, 1)),
+        published_of("pong-fast-s0", [-7.0] * 150 + [9.0] * 10),
+        published_of("pong-ocd-s0", [0.0] * 10),
+    ]
+    head, _, *rows = report.study_table(runs, report.ABLATIONS).splitlines()
+    assert head.endswith(" games by 0.15M steps | time in all |")
+    assert rows == [
+        "| pong-fast | 1 | 1.00 h, 0.10M steps | 0.16M | −7.0 | 1.60 h |",
+        "| a | 2 | not; 1.00 h, 0.10M steps | 0.15M; 0.15M | −12.0; −8.0 | 1.50 h; 1.50 h |",
     ]
     one = report.scores_table([published_of("pong-nature-s0", [-3.0] * 120)]).splitlines()
     budget = "3 × 1 environments, `small`, 2 cores: Pong 0.12M steps, 1.20 h"
@@ -369,10 +389,10 @@ def test_tables_of_runs():
     assert one[3].endswith("± sd of the games |  |  | 19.3 ± 1.5 |  |  |")
     assert one[4].endswith("| *2469* | *290* | *18* | *4461* | *727* |")
     several = [
-        *(published_of(f"pong-nature-s{i}", [float(i)] * 120) for i in range(3)),
+        *(published_of(f"pong-nature-s{i}", [float(i)] * n) for i, n in enumerate([120, 120, 140])),
         published_of("qbert-s0", [0.0] * 130),
     ]
-    of_pong = "; ".join(["Pong 0.12M steps, 1.20 h"] * 3)
+    of_pong = "Pong 0.12M steps, 1.20 h and 1.20 h; Pong 0.14M steps, 1.40 h"
     budget = f"3 × 1 environments, `small`, 2 cores: {of_pong}; Q*bert 0.13M steps, 1.30 h"
     lines = report.scores_table(several).splitlines()
     assert lines[2].startswith(f"| **ours** | {budget} |")
@@ -385,7 +405,7 @@ def test_how_much_sooner_more_workers_are():
     """Analytic: hours to the score over those of one worker, not where hours do not count; and steps."""
     late, soon, half = [-20.0] * 300 + [0.0] * 100, [0.0] * 100, [-20.0] * 100 + [0.0] * 100
     runs = [
-        published_of("workers/16x1-s0", soon, hours=None),
+        published_of("pong-paper-s0", soon, hours=None),
         published_of("workers/1x1-s0", late),
         published_of("workers/2x1-s0", [-20.0] * 150),
         published_of("workers/4x1-s0", soon),
@@ -397,24 +417,28 @@ def test_how_much_sooner_more_workers_are():
     assert {len(row) for row in rows[:1] + rows[2:]} == {9}
     # 3.5 h to −10 with one; 1 and 1.5 h with four.
     assert [(row[0], row[6], row[7], row[8]) for row in rows[2:]] == [
-        ("| 1x1", "1.0", "1.0", "1.0 |"),
-        ("| 2x1", "", "", "2.1 |"),
-        ("| 4x1", "2.8", "2.8", "3.7 |"),
-        ("| 8x1", "", "", "6.9 |"),
-        ("| 16x1", "", "3.5", "12.5 |"),
+        ("| 1 × 1", "1.0", "1.0", "1.0 |"),
+        ("| 2 × 1", "", "", "2.1 |"),
+        ("| 4 × 1", "2.8", "2.8", "3.7 |"),
+        ("| 8 × 1", "", "", "6.9 |"),
+        ("| 16 × 1", "", "3.5", "12.5 |"),
     ]
 
 
-def test_pictures_of_hours_have_only_runs_that_were_alone():
-    """Analytic: and workers stand in the order of their numbers."""
+def test_what_is_shown_of_a_study():
+    """Analytic: of hours, only runs that were alone; workers in the order of their numbers; and
+    nothing that others would be compared with while there are no others."""
     runs = [
-        published_of("workers/16x1-s0", [0.0] * 100),
+        published_of("pong-paper-s0", [0.0] * 100),
         published_of("workers/1x1-s0", [0.0] * 100),
         published_of("workers/4x1-s0", [0.0] * 100, hours=None),
         published_of("pong-fast-s0", [0.0] * 100),
     ]
-    assert report.drawn(runs, report.WORKERS, []) == [runs[1], runs[2], runs[0]]
-    assert report.drawn(runs, report.WORKERS, ["--x", "hours"]) == [runs[1], runs[0]]
+    assert report.shown(runs, report.WORKERS) == [runs[1], runs[2], runs[0]]
+    assert report.shown(runs, report.WORKERS, ["--x", "hours"]) == [runs[1], runs[0]]
+    assert report.shown(runs, report.ABLATIONS) == []
+    assert report.shown(runs[::3], report.WORKERS) == []
+    assert report.shown(runs[::3], report.PRESETS) == runs[:1]
 
 
 def test_a_run_that_is_not_whole_is_named(run):
