@@ -237,18 +237,23 @@ def pong_table(runs: Sequence[Published], beginning: Beginning) -> str:
 
 
 def named(runs: Sequence[Published], beginning: Beginning) -> list[Published]:
-    """Those whose names below results/ begin so."""
-    return [r for r in runs if r.name.removeprefix("results/").startswith(beginning)]
+    """Those whose names below results/ begin so; of several beginnings in their order."""
+    beginnings = (beginning,) if isinstance(beginning, str) else beginning
+    return [
+        published
+        for one in beginnings
+        for published in runs
+        if published.name.removeprefix("results/").startswith(one)
+    ]
 
 
 def groups(
-    runs: Sequence[Published], beginnings: Sequence[str]
+    runs: Sequence[Published], beginning: Beginning
 ) -> Iterator[tuple[str, list[Published]]]:
-    """Runs that differ in their seeds alone, by the setting's name, in the order of beginnings."""
+    """Runs that differ in their seeds alone, by the setting's name."""
     found: dict[str, list[Published]] = {}
-    for beginning in beginnings:
-        for published in named(runs, beginning):
-            found.setdefault(plot_runs.group_name(published.folder), []).append(published)
+    for published in named(runs, beginning):
+        found.setdefault(plot_runs.group_name(published.folder), []).append(published)
     yield from found.items()
 
 
@@ -284,11 +289,11 @@ class Study(NamedTuple):
         return sum(map(part, moments)) / len(moments) if len(moments) == len(self.seeds) else None
 
 
-def studies(runs: Sequence[Published], beginnings: Sequence[str]) -> list[Study]:
+def studies(runs: Sequence[Published], beginning: Beginning) -> list[Study]:
     """The settings of a study."""
     return [
         Study(name, seeds, [reached(published, STUDY_GOAL) for published in seeds])
-        for name, seeds in groups(runs, beginnings)
+        for name, seeds in groups(runs, beginning)
     ]
 
 
@@ -305,9 +310,9 @@ def study_head(steps: float) -> list[str]:
     ]
 
 
-def study_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
+def study_table(runs: Sequence[Published], beginning: Beginning) -> str:
     """Settings beside each other: how soon they come to a score, and how far."""
-    found = studies(runs, beginnings)
+    found = studies(runs, beginning)
     steps = steps_of_all(found)
     return table(study_head(steps), (study.cells(steps) for study in found))
 
@@ -373,7 +378,7 @@ TABLES: dict[str, tuple[Beginning, Callable[[Sequence[Published]], str]]] = {
     "pong": (FAST, functools.partial(pong_table, beginning=FAST)),
     "presets": (PRESETS, functools.partial(pong_table, beginning=PRESETS)),
     "workers": (WORKERS, workers_table),
-    "ablations": (ABLATIONS, functools.partial(study_table, beginnings=ABLATIONS)),
+    "ablations": (ABLATIONS, functools.partial(study_table, beginning=ABLATIONS)),
 }
 
 

@@ -124,6 +124,25 @@ def test_what_the_readme_tells_of_runs_beside_the_tables():
         f"{n_updates:,.0f} for the 6M steps of `pong-fast-s0`",
     ):
         assert told in text
+    names = ["loss/grads_norm_combined", "loss/grads_norm_combined_clipped"]
+    norms, clipped = plot_runs.read_progress(fast.folder, names).columns.values()
+    steps = {
+        published.folder.name: moment.steps / 1e6
+        for goal, beginning in (
+            (report.PONG_GOAL, "pong-nature-"),
+            (report.STUDY_GOAL, report.ABLATIONS),
+        )
+        for published in report.named(RUNS, beginning)
+        if (moment := report.reached(published, goal))
+    }
+    natures = [n for name, n in steps.items() if name.startswith("pong-nature-")]
+    for told in (
+        f"come to 18 up to {max(natures) - min(natures):.1f}M steps apart",
+        f"−10 came after {steps['unclipped-s0']:.2f}M steps instead of {steps['pong-fast-s0']:.2f}M",
+        f"the norm of its gradient is {np.median(norms):.2f}",
+        f"in {(clipped < norms).sum()} rows of {len(norms)} it shows",
+    ):
+        assert told in text
     breakout = by_name["breakout-s0"].evaluation
     assert breakout is not None
     assert [game["cut_off"] for game in breakout["games"]].count(True) == 2
@@ -437,6 +456,9 @@ def test_what_is_shown_of_a_study():
     assert report.shown(runs, report.WORKERS) == [runs[1], runs[2], runs[0]]
     assert report.shown(runs, report.WORKERS, ["--x", "hours"]) == [runs[1], runs[0]]
     assert report.shown(runs, report.ABLATIONS) == []
+    runs.insert(0, published_of("ablations/a-s0", [0.0] * 100))
+    assert report.shown(runs, report.ABLATIONS) == [runs[4], runs[0]]
+    del runs[0]
     assert report.shown(runs[::3], report.WORKERS) == []
     assert report.shown(runs[::3], report.PRESETS) == runs[:1]
 
