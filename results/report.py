@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import plot_runs
+from a3c import run_dir
 from a3c.params import BadInput
 from benchmarks import documents
 from benchmarks import report as bench_report
@@ -350,19 +351,25 @@ def asked_for(published: Published) -> int:
     return int(published.run.settings["n_steps"])
 
 
+def commands_of(published: Published) -> list[str]:
+    """What began the run, and what resumed it with something given anew."""
+    first = (published.folder / "command.txt").read_text(encoding="utf-8").strip()
+    resumed = run_dir.read_args(published.folder).resumed
+    return [first, *(str(note["command"]) for note in resumed if note["changed"])]
+
+
 def index_table(runs: Sequence[Published]) -> str:
     """Every run with what made it."""
     rows = []
     for published in runs:
         facts = published.facts
-        command = (published.folder / "command.txt").read_text(encoding="utf-8").strip()
         patch = f", with `{facts['patch']}`" if facts["patch"] else ""
         sticky = {None: "", 0.0: ", no sticky actions"}.get(facts["sticky_actions"], ", sticky")
         rows.append(
             [
                 f"`{published.folder.relative_to(HERE)}`",
                 f"{facts['env_id']}{sticky}",
-                f"`{command}`",
+                ", then ".join(f"`{command}`" for command in commands_of(published)),
                 facts["revision"][:7] + patch,
                 f"{facts['steps']:,}"
                 + (f" of {n:,}" if (n := asked_for(published)) > facts["steps"] else ""),

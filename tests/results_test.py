@@ -505,3 +505,26 @@ def test_a_run_that_was_ended_early_says_so():
     cut = whole._replace(run=whole.run._replace(settings=settings))
     assert "| 6,000,000 of 7,000,000 |" in report.index_table([cut])
     assert "| 6,000,000 |" in report.index_table([whole])
+
+
+def test_a_run_that_went_on_for_longer_says_by_which_command(tmp_path, monkeypatch):
+    """Golden: behind the command that began it; resumptions that changed nothing have none."""
+    whole = next(published for published in RUNS if published.folder.name == "pong-fast-s0")
+    first = (whole.folder / "command.txt").read_text(encoding="utf-8").strip()
+    assert report.commands_of(whole) == [first]
+    args = json.loads((whole.folder / run_dir.ARGS).read_text(encoding="utf-8"))
+    again, longer = (
+        "python3 train.py --resume runs/a",
+        "python3 train.py --resume runs/a --n_steps 9",
+    )
+    args["resumed"] = [
+        {"command": again, "changed": {}},
+        {"command": longer, "changed": {"n_steps": [6_000_000, 9]}},
+    ]
+    (tmp_path / "command.txt").write_text(f"{first}\n")
+    (tmp_path / run_dir.ARGS).write_text(json.dumps(args))
+    assert report.commands_of(whole._replace(folder=tmp_path)) == [first, longer]
+    monkeypatch.setattr(report, "HERE", tmp_path.parent)
+    assert f"| `{first}`, then `{longer}` |" in report.index_table(
+        [whole._replace(folder=tmp_path)]
+    )
