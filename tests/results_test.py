@@ -76,17 +76,22 @@ def test_what_a_run_says_of_itself_is_true(published):
     if facts["hours"] is not None:
         assert facts["hours"] == pytest.approx(published.run.games.seconds[-1] / 3600, abs=1e-3)
     if published.evaluation is not None:
-        scores = [game["score"] for game in published.evaluation["games"]]
-        assert len(scores) == publish.N_GAMES
-        assert not published.evaluation["greedy"]
-        summary = published.evaluation["summary"]
-        assert (summary["mean"], summary["sd"]) == pytest.approx(
-            (np.mean(scores), np.std(scores, ddof=1))
-        )
         info = checkpoint_files.read_info(checkpoint_files.find(folder))
         assert (info.subject.env_id, info.counters["steps"]) == (facts["env_id"], facts["steps"])
-        assert published.evaluation["steps"] == facts["steps"]
-        assert published.evaluation["seed"] != facts["seed"]
+    seeds = [facts["seed"]]
+    for name, n_games in ((publish.EVALUATION, 30), (report.AGAIN, 100), (report.GREEDY, 100)):
+        evaluation = report.evaluation_in(folder, name)
+        if evaluation is not None:
+            scores = [game["score"] for game in evaluation["games"]]
+            summary = evaluation["summary"]
+            assert len(scores) == summary["n_games"] == n_games
+            assert (summary["mean"], summary["sd"]) == pytest.approx(
+                (np.mean(scores), np.std(scores, ddof=1))
+            )
+            assert evaluation["greedy"] == (name == report.GREEDY)
+            assert evaluation["steps"] == facts["steps"]
+            seeds.append(evaluation["seed"])
+    assert len(set(seeds)) == len(seeds)  # none played what another did
 
 
 def seed_in(name: str) -> int:
@@ -148,9 +153,37 @@ def test_what_the_readme_tells_of_runs_beside_the_tables():
     assert breakout is not None
     assert [game["cut_off"] for game in breakout["games"]].count(True) == 2
     assert "Two of the 30 games of its evaluation stopped at the time limit" in text
-    played = [published.evaluation for published in report.named(RUNS, report.FAST)]
-    best = max(evaluation["summary"]["mean"] for evaluation in played if evaluation)
-    assert ("has not been reached yet" in text) == (best < report.PONG_EVALUATION_GOAL)
+    qbert = by_name["qbert-s0"]
+    moment = report.reached(qbert, float(report.GOALS[report.OURS.index("qbert")]))
+    assert moment is not None
+    assert qbert.evaluation is not None
+    near = [abs(game["score"] - 7900) <= 200 for game in qbert.evaluation["games"]]
+    assert near.count(True) == 13
+    for told in (
+        f"It came to 4461, our goal, after {moment.steps / 1e6:.1f}M steps",
+        "Thirteen of the 30 games of its evaluation ended within 200 points of 7,900",
+    ):
+        assert told in text
+    best = by_name["pong-nature-s2"].folder
+    first, again, greedy = (
+        report.evaluation_in(best, name)["summary"]
+        for name in (publish.EVALUATION, report.AGAIN, report.GREEDY)
+    )
+    others = [
+        published.evaluation["summary"]["mean"]
+        for published in report.named(RUNS, "pong-")
+        if published.folder != best and published.evaluation
+    ]
+    assert max(others) < first["mean"]
+    assert again["mean"] < report.PONG_EVALUATION_GOAL <= greedy["min"]
+    for told in (
+        f"with {first['mean']:.1f} in 30 games, the best of our agents of Pong",
+        f"it played {again['n_games']} others, of another seed, and those count: {again['mean']:.1f},"
+        " so our goal of 20 for the best agent is not quite reached",
+        f"with its likeliest action each time (`--greedy`), {greedy['mean']:.1f} ±"
+        f" {greedy['sd']:.1f}, none of {greedy['n_games']} below {greedy['min']:.0f}",
+    ):
+        assert told in text
 
 
 @pytest.mark.parametrize("name", [name for name, (_, flags) in report.PICTURES.items()])
