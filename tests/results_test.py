@@ -164,6 +164,19 @@ def test_what_the_readme_tells_of_runs_beside_the_tables():
         "Thirteen of the 30 games of its evaluation ended within 200 points of 7,900",
     ):
         assert told in text
+    invaders = by_name["spaceinvaders-s0"]
+    moment = report.reached(invaders, float(report.GOALS[report.OURS.index("spaceinvaders")]))
+    assert moment is not None
+    assert invaders.evaluation is not None
+    scores = [game["score"] for game in invaders.evaluation["games"]]
+    assert scores.count(600) == 10
+    for told in (
+        f"It first came to 727, our goal, after {moment.steps / 1e6:.1f}M steps, and was at"
+        f" {report.training_score(invaders):.0f} in the end",
+        f"{sum(score < 630 for score in scores)} of the 30 games of its evaluation ended below the"
+        " 630 points of the first wave, ten of these at 600",
+    ):
+        assert told in text
     best = by_name["pong-nature-s2"].folder
     first, again, greedy = (
         report.evaluation_in(best, name)["summary"]
