@@ -119,6 +119,10 @@ def moment_of(name: str, score: float) -> report.Moment:
     return moment
 
 
+def millions_to(name: str, score: float) -> float:
+    return moment_of(name, score).steps / 1e6
+
+
 def goal_of(setting: str) -> float:
     return float(report.GOALS[report.OURS.index(setting)])
 
@@ -188,8 +192,7 @@ def test_what_the_readme_tells_of_other_games():
     invaders = scores_of("spaceinvaders-s0")
     assert invaders.count(600) == 10
     qbert_at, invaders_at = (
-        moment_of(f"{setting}-s0", goal_of(setting)).steps / 1e6
-        for setting in ("qbert", "spaceinvaders")
+        millions_to(f"{setting}-s0", goal_of(setting)) for setting in ("qbert", "spaceinvaders")
     )
     assert_told(
         "Two of the 30 games of its evaluation stopped at the time limit",
@@ -202,6 +205,10 @@ def test_what_the_readme_tells_of_other_games():
     )
 
 
+# What the ablations are beside.
+BASE = ("pong-fast-s0", "pong-fast-s1")
+
+
 def test_what_the_readme_tells_of_what_matters():
     """Golden: sentences whose figures are those of results/, and what they call equal is."""
     apart = [
@@ -209,37 +216,48 @@ def test_what_the_readme_tells_of_what_matters():
         for setting in ("pong-nature", "pong-fast")
         for goal in (report.STUDY_GOAL, report.PONG_GOAL)
     ]
-    base, unclipped, own = (
-        [moment_of(name, report.STUDY_GOAL).steps / 1e6 for name in names]
-        for names in (("pong-fast-s0", "pong-fast-s1"), ("unclipped-s0",), ("own-statistics-s0",))
+    base = [millions_to(name, report.STUDY_GOAL) for name in BASE]
+    unclipped, own, outside = (
+        millions_to(f"{name}-s0", report.STUDY_GOAL)
+        for name in ("unclipped", "own-statistics", "epsilon-outside-1e-5")
     )
-    for seed in unclipped + own:
+    for seed in (unclipped, own, outside):
         assert max(abs(seed - each) for each in base) < apart[0]
     ended = run_named("own-statistics-s0")
     came_to = report.training_score(ended)
-    sooner = [
-        (moment_of(name, came_to).steps - ended.facts["steps"]) / 1e6
-        for name in ("pong-fast-s0", "pong-fast-s1")
-    ]
+    sooner = [millions_to(name, came_to) - ended.facts["steps"] / 1e6 for name in BASE]
     assert 0 < min(sooner) <= max(sooner) < apart[3]
     names = ["loss/grads_norm_combined", "loss/grads_norm_combined_clipped"]
     folder = run_named("pong-fast-s0").folder
     norms, clipped = plot_runs.read_progress(folder, names).columns.values()
+    (weights,) = (folder / run_dir.CHECKPOINTS).glob("*.data-00000-of-00001")
+    n_weights = weights.stat().st_size / 4
+    entry = np.median(norms) / n_weights**0.5
+    assert np.sqrt((1e-5 + entry**2) / (1e-8 + entry**2)) == pytest.approx(15, abs=0.5)
+    assert report.reached(run_named("epsilon-1e-5-s0"), report.STUDY_GOAL) is None
+    inside = millions_to("epsilon-1e-5-s0", -17.0)
+    before = [millions_to(name, -17.0) for name in BASE]
+    assert inside - max(before) > apart[1]
     assert_told(
         f"come to −10 up to {apart[0]:.1f}M steps apart, and to 18 up to {apart[1]:.1f}M; the"
         f" two of `pong-fast` {apart[2]:.1f}M and {apart[3]:.1f}M",
-        f"−10 came after {unclipped[0]:.2f}M steps instead of {base[0]:.2f}M and {base[1]:.2f}M",
+        f"−10 came after {unclipped:.2f}M steps instead of {base[0]:.2f}M and {base[1]:.2f}M",
         f"the norm of its gradient is {np.median(norms):.2f}",
         f"in {(clipped < norms).sum()} rows of {len(norms)} it shows",
-        f"−10 came after {own[0]:.2f}M steps, and the {came_to:.1f} that they ended at"
+        f"−10 came after {own:.2f}M steps, and the {came_to:.1f} that they ended at"
         f" {sooner[0]:.1f}M and {sooner[1]:.1f}M steps sooner",
+        f"Outside, −10 came after {outside:.2f}M steps, as with our usual 1e-8 inside",
+        f"An entry of our gradients is of {entry:.4f} (a norm of"
+        f" {np.median(norms):.2f} over {round(n_weights, -3):,.0f} weights)",
+        f"−17 came after {inside:.2f}M steps instead of {before[0]:.2f}M and {before[1]:.2f}M, and −10"
+        " not by 4M",
     )
 
 
 def seeds_apart(beginning: str, goal: float) -> float:
     """Millions of steps between the first and the last seed of a setting to come to a score."""
     seeds = report.named(RUNS, beginning)
-    steps = [moment_of(seed.folder.name, goal).steps / 1e6 for seed in seeds]
+    steps = [millions_to(seed.folder.name, goal) for seed in seeds]
     return max(steps) - min(steps)
 
 
