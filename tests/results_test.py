@@ -123,6 +123,13 @@ def millions_to(name: str, score: float) -> float:
     return moment_of(name, score).steps / 1e6
 
 
+def seeds_apart(beginning: str, goal: float) -> float:
+    """Millions of steps between the first and the last seed of a setting to come to a score."""
+    seeds = report.named(RUNS, beginning)
+    steps = [millions_to(seed.folder.name, goal) for seed in seeds]
+    return max(steps) - min(steps)
+
+
 def goal_of(setting: str) -> float:
     return float(report.GOALS[report.OURS.index(setting)])
 
@@ -211,22 +218,22 @@ BASE = ("pong-fast-s0", "pong-fast-s1")
 
 def test_what_the_readme_tells_of_what_matters():
     """Golden: sentences whose figures are those of results/, and what they call equal is."""
-    apart = [
+    natures_apart, natures_apart_at_18, apart, apart_at_18 = (
         seeds_apart(f"{setting}-", goal)
         for setting in ("pong-nature", "pong-fast")
         for goal in (report.STUDY_GOAL, report.PONG_GOAL)
-    ]
+    )
     base = [millions_to(name, report.STUDY_GOAL) for name in BASE]
     unclipped, own, outside = (
         millions_to(f"{name}-s0", report.STUDY_GOAL)
         for name in ("unclipped", "own-statistics", "epsilon-outside-1e-5")
     )
     for seed in (unclipped, own, outside):
-        assert max(abs(seed - each) for each in base) < apart[0]
+        assert max(abs(seed - each) for each in base) < natures_apart
     ended = run_named("own-statistics-s0")
     came_to = report.training_score(ended)
     sooner = [millions_to(name, came_to) - ended.facts["steps"] / 1e6 for name in BASE]
-    assert 0 < min(sooner) <= max(sooner) < apart[3]
+    assert 0 < min(sooner) <= max(sooner) < apart_at_18
     names = ["loss/grads_norm_combined", "loss/grads_norm_combined_clipped"]
     folder = run_named("pong-fast-s0").folder
     norms, clipped = plot_runs.read_progress(folder, names).columns.values()
@@ -237,10 +244,10 @@ def test_what_the_readme_tells_of_what_matters():
     assert report.reached(run_named("epsilon-1e-5-s0"), report.STUDY_GOAL) is None
     inside = millions_to("epsilon-1e-5-s0", -17.0)
     before = [millions_to(name, -17.0) for name in BASE]
-    assert inside - max(before) > apart[1]
+    assert inside - max(before) > natures_apart_at_18
     assert_told(
-        f"come to −10 up to {apart[0]:.1f}M steps apart, and to 18 up to {apart[1]:.1f}M; the"
-        f" two of `pong-fast` {apart[2]:.1f}M and {apart[3]:.1f}M",
+        f"come to −10 up to {natures_apart:.1f}M steps apart, and to 18 up to {natures_apart_at_18:.1f}M; the"
+        f" two of `pong-fast` {apart:.1f}M and {apart_at_18:.1f}M",
         f"−10 came after {unclipped:.2f}M steps instead of {base[0]:.2f}M and {base[1]:.2f}M",
         f"the norm of its gradient is {np.median(norms):.2f}",
         f"in {(clipped < norms).sum()} rows of {len(norms)} it shows",
@@ -252,13 +259,6 @@ def test_what_the_readme_tells_of_what_matters():
         f"−17 came after {inside:.2f}M steps instead of {before[0]:.2f}M and {before[1]:.2f}M, and −10"
         " not by 4M",
     )
-
-
-def seeds_apart(beginning: str, goal: float) -> float:
-    """Millions of steps between the first and the last seed of a setting to come to a score."""
-    seeds = report.named(RUNS, beginning)
-    steps = [millions_to(seed.folder.name, goal) for seed in seeds]
-    return max(steps) - min(steps)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, flags) in report.PICTURES.items()])
