@@ -55,7 +55,7 @@ class RunArgs(NamedTuple):
     environment: dict[str, Any]
     resumed: Sequence[
         Any
-    ] = ()  # each time that the run went on: from where, by which command and code
+    ] = ()  # each time that the run went on: from where, by which command and code, on which CPU
 
 
 def create(
@@ -142,6 +142,7 @@ def record_resumption(
     note = dict(resumed) | {
         "revision": _short_revision(code),
         "code": digest_of(code),
+        "cpu": _cpu_model(),
         "time": time.strftime("%F %T %z"),
     }
     content = to_json(ParsedParams(args.params, args.sources)) | {

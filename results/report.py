@@ -67,7 +67,7 @@ Beginning = str | tuple[str, ...]
 FAST = ("pong-fast-", "pong-nature-")
 PRESETS = ("pong-ocd-", "pong-paper-")
 # Studies: first what the others are compared with, which is shown elsewhere, too.
-WORKERS = ("pong-paper-", "workers/")
+WORKERS = ("pong-ocd-", "workers/")
 ABLATIONS = ("pong-fast-", "ablations/")
 STUDIES = (WORKERS, ABLATIONS)
 
@@ -79,6 +79,7 @@ class Published(NamedTuple):
     facts: dict[str, Any]  # of run.json
     run: plot_runs.Run
     evaluation: dict[str, Any] | None  # of evaluation.json, or of the one that counts instead
+    processors: Sequence[str]  # the one that it began on first; those of resumptions since noted
 
     @property
     def name(self) -> str:
@@ -98,13 +99,21 @@ def read(folder: pathlib.Path) -> Published:
     try:
         facts = json.loads((folder / publish.RUN).read_text(encoding="utf-8"))
         evaluation = evaluation_in(folder, AGAIN) or evaluation_in(folder, publish.EVALUATION)
+        processors = processors_of(folder)
         with contextlib.redirect_stderr(io.StringIO()) as notes:
             run = plot_runs.load(folder, None)
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder} is damaged: {error}") from None
     if run is None or not run.settings or notes.getvalue():
         raise BadInput(f"{folder} is damaged: {notes.getvalue().strip() or 'no args.json'}")
-    return Published(folder, facts, run, evaluation)
+    return Published(folder, facts, run, evaluation, processors)
+
+
+def processors_of(folder: pathlib.Path) -> list[str]:
+    """The one that a run began on, and those that it went on on."""
+    versions = (folder / run_dir.VERSIONS).read_text(encoding="utf-8")
+    first = versions.partition("\ncpu: ")[2].partition("\n")[0]
+    return [first, *(note["cpu"] for note in run_dir.read_args(folder).resumed if "cpu" in note)]
 
 
 def evaluation_in(folder: pathlib.Path, name: str) -> dict[str, Any] | None:
@@ -179,6 +188,12 @@ def time_of(published: Published, moment: Moment | None) -> str:
     return f"{hours}, {millions(moment.steps)} steps"
 
 
+def processors(seeds: Iterable[Published]) -> str:
+    """What they ran on, each once."""
+    found = [name for published in seeds for name in published.processors]
+    return " and ".join(dict.fromkeys(found))
+
+
 def evaluated(published: Published) -> str:
     """Mean and standard deviation of the evaluation's games."""
     if published.evaluation is None:
@@ -241,10 +256,11 @@ def pong_table(runs: Sequence[Published], beginning: Beginning) -> str:
                 f"{millions(published.facts['steps'])} steps, {hours_of(published)}",
                 number(training_score(published)),
                 evaluated(published),
+                processors([published]),
             ]
         )
     head = ["", f"training: mean of 100 games ≥ {PONG_GOAL:g} after", "ended after", TRAINING]
-    return table([*head, f"{PLAYED}; ± sd; goal {PONG_EVALUATION_GOAL:g}"], rows)
+    return table([*head, f"{PLAYED}; ± sd; goal {PONG_EVALUATION_GOAL:g}", "processor"], rows)
 
 
 def named(runs: Sequence[Published], beginning: Beginning) -> list[Published]:
@@ -284,6 +300,7 @@ class Study(NamedTuple):
             "; ".join(millions(published.facts["steps"]) for published in self.seeds),
             "; ".join(number(training_score(published, steps)) for published in self.seeds),
             "; ".join(hours_of(published) for published in self.seeds),
+            processors(self.seeds),
         ]
 
     def hours(self) -> float | None:
@@ -317,7 +334,7 @@ def study_head(steps: float) -> list[str]:
     """Of the cells of a study's settings."""
     return [
         *("", "seeds", f"training: mean of 100 games ≥ {number(STUDY_GOAL)} after"),
-        *("steps in all", f"{TRAINING} by {millions(steps)} steps", "time in all"),
+        *("steps in all", f"{TRAINING} by {millions(steps)} steps", "time in all", "processor"),
     ]
 
 
@@ -384,9 +401,12 @@ def index_table(runs: Sequence[Published]) -> str:
                 f"{facts['steps']:,}"
                 + (f" of {n:,}" if (n := asked_for(published)) > facts["steps"] else ""),
                 hours_of(published) + (f", resumed {n} ×" if (n := facts["resumed"]) else ""),
+                processors([published]),
             ]
         )
-    return table(["", "environment", "command", "revision", "agent steps", "time"], rows)
+    return table(
+        ["", "environment", "command", "revision", "agent steps", "time", "processor"], rows
+    )
 
 
 # Each table of the README, and of which runs there must be one.

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import pathlib
 import re
 import shlex
@@ -141,11 +142,33 @@ def scores_of(name: str) -> list[float]:
     return [game["score"] for game in evaluation["games"]]
 
 
+NORM = "loss/grads_norm_combined"
+
+
+def rows_of(published: report.Published, *names: str) -> list[np.ndarray]:
+    """Columns of progress.csv."""
+    table = plot_runs.read_progress(published.folder, list(names))
+    assert table is not None
+    return list(table.columns.values())
+
+
+def n_weights_of(published: report.Published) -> float:
+    """Those of its agent, four bytes each."""
+    (weights,) = (published.folder / run_dir.CHECKPOINTS).glob("*.data-00000-of-00001")
+    return weights.stat().st_size / 4
+
+
+def root_and_rate_of(published: report.Published) -> tuple[float, float]:
+    """The root of ε, and the learning rate at first over that."""
+    root = published.run.settings["rmsprop_epsilon"] ** 0.5
+    return root, published.run.settings["initial_lr"] / root
+
+
 def test_what_the_readme_tells_of_pong():
     """Golden: sentences whose figures are those of results/."""
     fast = run_named("pong-fast-s0")
     lengths = np.diff(fast.run.games.total_l).mean()
-    n_updates = plot_runs.read_progress(fast.folder, ["misc/updates"]).columns["misc/updates"][-1]
+    n_updates = rows_of(fast, "misc/updates")[0][-1]
     n_decisions = round(fast.facts["steps"] / fast.facts["games"], -1)
     assert (fast.facts["hours"] * 60, lengths) == (
         pytest.approx(49, abs=0.5),
@@ -158,11 +181,13 @@ def test_what_the_readme_tells_of_pong():
             minutes[published.folder.name] = round(60 * moment.hours)
     first, last = sorted(n for name, n in minutes.items() if name.startswith("pong-nature-"))
     assert first < minutes["pong-fast-s0"] < last
+    of_fast, *of_natures = (run_named(name).processors for name in sorted(minutes))
+    assert of_fast not in of_natures
     assert_told(
         "*Pong after 49 minutes of training on 2 cores:",
         f"after {first} and {last} minutes where a run of this command had the machine to itself",
         "all three seeds came to 18",
-        f"had the machine to itself came to 18 after {minutes['pong-fast-s0']} minutes, between",
+        f"had the machine to itself, another processor, came to 18 after {minutes['pong-fast-s0']} minutes, between",
         f"{n_updates:,.0f} for the 6M steps of `pong-fast-s0`",
     )
 
@@ -187,6 +212,33 @@ def test_what_the_readme_tells_of_our_best_agent_of_pong():
         " so our goal of 20 for the best agent is not quite reached",
         f"with its likeliest action each time (`--greedy`), {greedy['mean']:.1f} ±"
         f" {greedy['sd']:.1f}, none of {greedy['n_games']} below {greedy['min']:.0f}",
+    )
+
+
+def test_what_the_readme_tells_of_the_presets():
+    """Golden: sentences whose figures are those of results/; the rate is that of RMSProp whose root
+    has nothing but ε in it."""
+    paper, other = run_named("pong-paper-s0"), run_named("epsilon-1e-5-s0")
+    root, rate = root_and_rate_of(paper)
+    _, other_rate = root_and_rate_of(other)
+    n_steps = math.prod(
+        other.run.settings[name] for name in ("steps_per_update", "envs_per_worker")
+    )
+    (norms,) = rows_of(paper, NORM)
+    n_weights = n_weights_of(paper)
+    entry = np.median(norms) / n_weights**0.5
+    assert np.sqrt(root**2 + entry**2) == pytest.approx(root, rel=1e-4)
+    assert norms.max() < paper.run.settings["max_grad_norm"]
+    came_to, came_to_more = (millions_to("pong-paper-s0", score) for score in (-20.0, -18.0))
+    assert_told(
+        f"first was −20 after {came_to:.1f}M steps, and −18 after {came_to_more:.1f}M",
+        f"ε is 0.1, whose root is {root:.2f}, while an entry of its gradients is of {entry:.3f} (a norm"
+        f" of {np.median(norms):.2f}, the median of the rows of `progress.csv`, over"
+        f" {round(n_weights, -3):,.0f} weights)",
+        f"at a rate of 7e-4/{root:.2f} = {rate:.4f}",
+        f"the greatest norm in these rows is {norms.max():.1f}",
+        f"at {other_rate / n_steps:.4f} for each of the {n_steps} steps in its mean, and first was at"
+        f" −18 after {millions_to('epsilon-1e-5-s0', -18.0):.1f}M",
     )
 
 
@@ -234,11 +286,9 @@ def test_what_the_readme_tells_of_what_matters():
     came_to = report.training_score(ended)
     sooner = [millions_to(name, came_to) - ended.facts["steps"] / 1e6 for name in BASE]
     assert 0 < min(sooner) <= max(sooner) < apart_at_18
-    names = ["loss/grads_norm_combined", "loss/grads_norm_combined_clipped"]
-    folder = run_named("pong-fast-s0").folder
-    norms, clipped = plot_runs.read_progress(folder, names).columns.values()
-    (weights,) = (folder / run_dir.CHECKPOINTS).glob("*.data-00000-of-00001")
-    n_weights = weights.stat().st_size / 4
+    fast = run_named("pong-fast-s0")
+    norms, clipped = rows_of(fast, NORM, f"{NORM}_clipped")
+    n_weights = n_weights_of(fast)
     entry = np.median(norms) / n_weights**0.5
     assert np.sqrt((1e-5 + entry**2) / (1e-8 + entry**2)) == pytest.approx(15, abs=0.5)
     assert report.reached(run_named("epsilon-1e-5-s0"), report.STUDY_GOAL) is None
@@ -451,12 +501,12 @@ def published_of(name: str, scores: list[float], **facts: object) -> report.Publ
         "network": "small",
         "envs_per_worker": 1,
         "n_steps": 1000 * n,
-        "n_workers": int(re.search(r"(\d*)x1|$", name.replace("pong-paper", "16x1"))[1] or 3),
+        "n_workers": int(re.search(r"(\d*)x1|$", name.replace("pong-ocd", "16x1"))[1] or 3),
     }
     run = plot_runs.Run(pathlib.Path(name), "PongNoFrameskip-v4", games, 1.0, 4, 0, 0.0, settings)
     said = {"steps": 1000 * n, "hours": n / 100, "cpu_hours": 2.0} | facts
     evaluation = {"summary": {"mean": 19.26, "sd": 1.5, "n_games": 30}}
-    return report.Published(ROOT / "results" / name, said, run, evaluation)
+    return report.Published(ROOT / "results" / name, said, run, evaluation, ["P"])
 
 
 @pytest.fixture
@@ -494,10 +544,11 @@ def test_tables_of_runs():
         published_of("pong-fast-s1", [18.5] * 120, hours=None),
         published_of("pong-fast-s2", [-3.0] * 120),
     ]
-    assert report.pong_table(runs, report.FAST).splitlines()[2:] == [
-        "| `results/pong-fast-s0` | 1.90 h, 0.19M steps | 0.22M steps, 2.20 h | 20.0 | 19.3 ± 1.5 |",
-        "| `results/pong-fast-s1` | 1.00 CPU hours, 0.10M steps | 0.12M steps, 2.00 CPU hours | 18.5 | 19.3 ± 1.5 |",
-        "| `results/pong-fast-s2` | not | 0.12M steps, 1.20 h | −3.0 | 19.3 ± 1.5 |",
+    rows = report.pong_table(runs, report.FAST).splitlines()[2:]
+    assert [row.removeprefix("| `results/pong-fast-s") for row in rows] == [
+        "0` | 1.90 h, 0.19M steps | 0.22M steps, 2.20 h | 20.0 | 19.3 ± 1.5 | P |",
+        "1` | 1.00 CPU hours, 0.10M steps | 0.12M steps, 2.00 CPU hours | 18.5 | 19.3 ± 1.5 | P |",
+        "2` | not | 0.12M steps, 1.20 h | −3.0 | 19.3 ± 1.5 | P |",
     ]
     runs = [
         *(published_of(f"ablations/a-s{i}", [-12.0 + 4 * i] * 150) for i in (0, 1)),
@@ -505,10 +556,10 @@ def test_tables_of_runs():
         published_of("pong-ocd-s0", [0.0] * 10),
     ]
     head, _, *rows = report.study_table(runs, report.ABLATIONS).splitlines()
-    assert head.endswith(" games by 0.15M steps | time in all |")
+    assert head.endswith(" games by 0.15M steps | time in all | processor |")
     assert rows == [
-        "| pong-fast | 1 | 1.00 h, 0.10M steps | 0.16M | −7.0 | 1.60 h |",
-        "| a | 2 | not; 1.00 h, 0.10M steps | 0.15M; 0.15M | −12.0; −8.0 | 1.50 h; 1.50 h |",
+        "| pong-fast | 1 | 1.00 h, 0.10M steps | 0.16M | −7.0 | 1.60 h | P |",
+        "| a | 2 | not; 1.00 h, 0.10M steps | 0.15M; 0.15M | −12.0; −8.0 | 1.50 h; 1.50 h | P |",
     ]
     one = report.scores_table([published_of("pong-nature-s0", [-3.0] * 120)]).splitlines()
     budget = "3 × 1 environments, `small`, 2 cores: Pong 0.12M steps, 1.20 h"
@@ -533,7 +584,7 @@ def test_how_much_sooner_more_workers_are():
     """Analytic: hours to the score over those of one worker, not where hours do not count; and steps."""
     late, soon, half = [-20.0] * 300 + [0.0] * 100, [0.0] * 100, [-20.0] * 100 + [0.0] * 100
     runs = [
-        published_of("pong-paper-s0", soon, hours=None),
+        published_of("pong-ocd-s0", soon, hours=None),
         published_of("workers/1x1-s0", late),
         published_of("workers/2x1-s0", [-20.0] * 150),
         published_of("workers/4x1-s0", soon),
@@ -542,9 +593,9 @@ def test_how_much_sooner_more_workers_are():
         published_of("workers/8x1-s1", [-20.0] * 150),
     ]
     rows = [line.split(" | ") for line in report.workers_table(runs).splitlines()]
-    assert {len(row) for row in rows[:1] + rows[2:]} == {9}
+    assert {len(row) for row in rows[:1] + rows[2:]} == {10}
     # 3.5 h to −10 with one; 1 and 1.5 h with four.
-    assert [(row[0], row[6], row[7], row[8]) for row in rows[2:]] == [
+    assert [(row[0], *row[7:]) for row in rows[2:]] == [
         ("| 1 × 1", "1.0", "1.0", "1.0 |"),
         ("| 2 × 1", "", "", "2.1 |"),
         ("| 4 × 1", "2.8", "2.8", "3.7 |"),
@@ -557,7 +608,7 @@ def test_what_is_shown_of_a_study():
     """Analytic: of hours, only runs that were alone; workers in the order of their numbers; and
     nothing that others would be compared with while there are no others."""
     runs = [
-        published_of("pong-paper-s0", [0.0] * 100),
+        published_of("pong-ocd-s0", [0.0] * 100),
         published_of("workers/1x1-s0", [0.0] * 100),
         published_of("workers/4x1-s0", [0.0] * 100, hours=None),
         published_of("pong-fast-s0", [0.0] * 100),
@@ -636,3 +687,16 @@ def test_a_run_that_went_on_for_longer_says_by_which_command(tmp_path, monkeypat
     assert f"| `{first}`, then `{longer}` |" in report.index_table(
         [whole._replace(folder=tmp_path)]
     )
+
+
+def test_processors_are_named_once_and_those_of_resumptions_too(tmp_path):
+    """Golden: what it began on, and each other that it went on on; older notes name none."""
+    whole = next(published for published in RUNS if published.folder.name == "pong-fast-s0")
+    args = json.loads((whole.folder / run_dir.ARGS).read_text(encoding="utf-8"))
+    args["resumed"] = [{"cpu": "A"}, {}, {"cpu": "B (R)"}, {"cpu": "A"}]
+    (tmp_path / run_dir.ARGS).write_text(json.dumps(args))
+    (tmp_path / "versions.txt").write_text("code: ab\ncpu: A\ncores: 2\n")
+    found = report.processors_of(tmp_path)
+    assert found == ["A", "A", "B (R)", "A"]
+    moved = whole._replace(processors=found)
+    assert report.processors([moved, whole]) == "A and B (R) and Intel(R) Xeon(R) Processor"

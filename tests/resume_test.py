@@ -555,15 +555,17 @@ def test_a_restored_run_has_games_of_its_own(copy):
 
 
 def test_the_folder_keeps_a_record_of_each_resumption(copy):
-    """Analytic: from where, by which command, what was changed, which code; the first one stays."""
+    """Analytic: from where, by which command, what was changed, which code, which
+    processor; the first one stays."""
     resume.cut_back(open_run("--n_steps", "90"), ["--resume", "run", "--n_steps", "90"])
     first, second = run_dir.read_args(copy).resumed
     assert first["n_steps"] == 40
     assert second["n_steps"] == 80
     assert second["command"] == "python3 train.py --resume run --n_steps 90"
     assert second["changed"] == {"n_steps": [80, 90]}
-    assert set(second) == {"n_steps", "command", "changed", "revision", "code", "time"}
+    assert set(second) == {"n_steps", "command", "changed", "revision", "code", "cpu", "time"}
     assert second["code"] == run_dir.digest_of(ROOT)
+    assert f"cpu: {second['cpu']}\n" in (copy / "versions.txt").read_text()
     assert run_dir.read_args(copy).params.n_steps == 90
 
 
