@@ -215,7 +215,41 @@ def test_what_the_readme_tells_of_our_best_agent_of_pong():
     )
 
 
-def test_what_the_readme_tells_of_the_presets():
+def test_what_the_readme_tells_of_the_default_preset():
+    """Golden: sentences whose figures are those of results/."""
+    ocd = run_named("pong-ocd-s0")
+    assert ocd.facts["hours"] is not None
+    moment = moment_of("pong-ocd-s0", report.PONG_GOAL)
+    curve = plot_runs.smooth(ocd.run, "steps", report.N_LAST)
+    since = curve.y[curve.x >= moment.steps]
+    fast = [
+        moment_of(published.folder.name, report.PONG_GOAL).hours
+        for published in report.named(RUNS, "pong-nature-")
+        if published.facts["hours"] is not None and {*published.processors} == {*ocd.processors}
+    ]
+    assert fast
+    assert max(fast) < moment.hours / 3
+    assert_told(
+        f"came to −10 after {millions_to('pong-ocd-s0', -10.0):.1f}M steps, to 18 after"
+        f" {moment.steps / 1e6:.1f}M, which took {moment.hours:.2f} hours, and from there to the end it"
+        f" kept between {since.min():.1f} and {since.max():.1f}",
+        "less than a third of these hours on the same processor",
+    )
+
+
+def test_for_how_long_the_readme_says_that_nothing_is_learned():
+    """Golden: whole millions of steps before the mean of 100 games is half a point over −20."""
+    names = [published.folder.name for published in report.named(RUNS, "pong-")]
+    begins = {name: millions_to(name, -19.5) for name in names}
+    default, paper = int(begins.pop("pong-ocd-s0")), int(begins.pop("pong-paper-s0"))
+    assert [int(min(begins.values())), default, paper] == [1, 2, 6]
+    assert_told(
+        "Scores near −20 for the first million steps are normal (with the default preset for the"
+        " first two, with `--preset paper` for the first six)",
+    )
+
+
+def test_what_the_readme_tells_of_the_paper_preset():
     """Golden: sentences whose figures are those of results/; the rate is that of RMSProp whose root
     has nothing but ε in it."""
     paper, other = run_named("pong-paper-s0"), run_named("epsilon-1e-5-s0")
