@@ -345,6 +345,27 @@ def test_what_the_readme_tells_of_what_matters():
     )
 
 
+def test_what_the_readme_tells_of_a_smaller_epsilon():
+    """Golden: sentences whose figures are those of results/, and what they call equal is."""
+    base = [millions_to(name, report.STUDY_GOAL) for name in BASE]
+    came = millions_to("epsilon-1e-10-s0", report.STUDY_GOAL)
+    assert max(abs(came - each) for each in base) < seeds_apart("pong-nature-", report.STUDY_GOAL)
+    ended = run_named("epsilon-1e-10-s0")
+    score = report.training_score(ended)
+    sooner = [millions_to(name, score) - ended.facts["steps"] / 1e6 for name in BASE]
+    assert max(sooner) < seeds_apart("pong-fast-", report.PONG_GOAL)
+    fast = run_named("pong-fast-s0")
+    (norms,) = rows_of(fast, NORM)
+    entry = np.median(norms) / n_weights_of(fast) ** 0.5
+    assert np.sqrt(1e-8) / entry == pytest.approx(0.5, abs=0.05)
+    longer = np.sqrt((1e-8 + entry**2) / (1e-10 + entry**2))
+    assert_told(
+        f"With 1e-10 steps along it are {longer:.1f} times as long",
+        f"−10 came after {came:.2f}M steps, and the {score:.1f} that it ended at {sooner[0]:.1f}M"
+        f" and {sooner[1]:.1f}M steps sooner than to `pong-fast`",
+    )
+
+
 @pytest.mark.parametrize("name", [name for name, (_, flags) in report.PICTURES.items()])
 def test_the_pictures_are_of_the_runs(name, tmp_path, monkeypatch):
     """Golden: drawn again, each is the same; where there is no run of it there is no picture."""
