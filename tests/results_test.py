@@ -366,6 +366,27 @@ def test_what_the_readme_tells_of_a_smaller_epsilon():
     )
 
 
+def test_what_the_readme_tells_of_random_starts():
+    """Golden: sentences whose figures are those of results/; sooner is what they call so."""
+    base = [millions_to(name, report.STUDY_GOAL) for name in BASE]
+    came = millions_to("no-random-starts-s0", report.STUDY_GOAL)
+    assert came < min(base)
+    ended = run_named("no-random-starts-s0")
+    score = report.training_score(ended)
+    sooner = [millions_to(name, score) - ended.facts["steps"] / 1e6 for name in BASE]
+    assert 0 < min(sooner) <= max(sooner) < seeds_apart("pong-nature-", report.PONG_GOAL)
+    apart, zero = seeds_apart("pong-nature-", 0.0), millions_to("no-random-starts-s0", 0.0)
+    zeros = [millions_to(name, 0.0) for name in BASE]
+    assert max(zeros) - zero < apart
+    assert_told(
+        f"−10 came after {came:.2f}M steps instead of {base[0]:.2f}M and {base[1]:.2f}M, and the"
+        f" {score:.1f} that it ended at {sooner[0]:.1f}M and {sooner[1]:.1f}M steps sooner than to"
+        f" `pong-fast`. In between it was furthest ahead: 0 came after {zero:.2f}M instead of"
+        f" {zeros[0]:.2f}M and {zeros[1]:.2f}M. The seeds of `pong-nature` come to 0 up to {apart:.1f}M"
+        " apart",
+    )
+
+
 @pytest.mark.parametrize("name", [name for name, (_, flags) in report.PICTURES.items()])
 def test_the_pictures_are_of_the_runs(name, tmp_path, monkeypatch):
     """Golden: drawn again, each is the same; where there is no run of it there is no picture."""
