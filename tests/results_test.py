@@ -158,6 +158,12 @@ def n_weights_of(published: report.Published) -> float:
     return weights.stat().st_size / 4
 
 
+def entry_of(published: report.Published) -> float:
+    """Of a gradient, as large as its entries would be if they were equal; its norm is the median."""
+    (norms,) = rows_of(published, NORM)
+    return float(np.median(norms)) / n_weights_of(published) ** 0.5
+
+
 def root_and_rate_of(published: report.Published) -> tuple[float, float]:
     """The root of ε, and the learning rate at first over that."""
     root = published.run.settings["rmsprop_epsilon"] ** 0.5
@@ -230,7 +236,7 @@ def test_what_the_readme_tells_of_the_default_preset():
     assert fast
     assert max(fast) < moment.hours / 3
     assert_told(
-        f"came to −10 after {millions_to('pong-ocd-s0', -10.0):.1f}M steps, to 18 after"
+        f"came to −10 after {millions_to('pong-ocd-s0', report.STUDY_GOAL):.1f}M steps, to 18 after"
         f" {moment.steps / 1e6:.1f}M, which took {moment.hours:.2f} hours, and from there to the end it"
         f" kept between {since.min():.1f} and {since.max():.1f}",
         "less than a third of these hours on the same processor",
@@ -259,8 +265,7 @@ def test_what_the_readme_tells_of_the_paper_preset():
         other.run.settings[name] for name in ("steps_per_update", "envs_per_worker")
     )
     (norms,) = rows_of(paper, NORM)
-    n_weights = n_weights_of(paper)
-    entry = np.median(norms) / n_weights**0.5
+    entry = entry_of(paper)
     assert np.sqrt(root**2 + entry**2) == pytest.approx(root, rel=1e-4)
     assert norms.max() < paper.run.settings["max_grad_norm"]
     came_to, came_to_more = (millions_to("pong-paper-s0", score) for score in (-20.0, -18.0))
@@ -268,7 +273,7 @@ def test_what_the_readme_tells_of_the_paper_preset():
         f"first was −20 after {came_to:.1f}M steps, and −18 after {came_to_more:.1f}M",
         f"ε is 0.1, whose root is {root:.2f}, while an entry of its gradients is of {entry:.3f} (a norm"
         f" of {np.median(norms):.2f}, the median of the rows of `progress.csv`, over"
-        f" {round(n_weights, -3):,.0f} weights)",
+        f" {round(n_weights_of(paper), -3):,.0f} weights)",
         f"at a rate of 7e-4/{root:.2f} = {rate:.4f}",
         f"the greatest norm in these rows is {norms.max():.1f}",
         f"at {other_rate / n_steps:.4f} for each of the {n_steps} steps in its mean, and first was at"
@@ -302,6 +307,18 @@ def test_what_the_readme_tells_of_other_games():
 BASE = ("pong-fast-s0", "pong-fast-s1")
 
 
+def base_to(score: float) -> list[float]:
+    """Millions of steps that each of these took to a score."""
+    return [millions_to(name, score) for name in BASE]
+
+
+def ahead_of_base(name: str) -> tuple[float, list[float]]:
+    """What an ablation ended at, and millions of steps sooner than each of these."""
+    ended = run_named(name)
+    score = report.training_score(ended)
+    return score, [steps - ended.facts["steps"] / 1e6 for steps in base_to(score)]
+
+
 def test_what_the_readme_tells_of_what_matters():
     """Golden: sentences whose figures are those of results/, and what they call equal is."""
     natures_apart, natures_apart_at_18, apart, apart_at_18 = (
@@ -309,25 +326,22 @@ def test_what_the_readme_tells_of_what_matters():
         for setting in ("pong-nature", "pong-fast")
         for goal in (report.STUDY_GOAL, report.PONG_GOAL)
     )
-    base = [millions_to(name, report.STUDY_GOAL) for name in BASE]
+    base = base_to(report.STUDY_GOAL)
     unclipped, own, outside = (
         millions_to(f"{name}-s0", report.STUDY_GOAL)
         for name in ("unclipped", "own-statistics", "epsilon-outside-1e-5")
     )
     for seed in (unclipped, own, outside):
         assert max(abs(seed - each) for each in base) < natures_apart
-    ended = run_named("own-statistics-s0")
-    came_to = report.training_score(ended)
-    sooner = [millions_to(name, came_to) - ended.facts["steps"] / 1e6 for name in BASE]
+    came_to, sooner = ahead_of_base("own-statistics-s0")
     assert 0 < min(sooner) <= max(sooner) < apart_at_18
     fast = run_named("pong-fast-s0")
     norms, clipped = rows_of(fast, NORM, f"{NORM}_clipped")
-    n_weights = n_weights_of(fast)
-    entry = np.median(norms) / n_weights**0.5
+    entry = entry_of(fast)
     assert np.sqrt((1e-5 + entry**2) / (1e-8 + entry**2)) == pytest.approx(15, abs=0.5)
     assert report.reached(run_named("epsilon-1e-5-s0"), report.STUDY_GOAL) is None
     inside = millions_to("epsilon-1e-5-s0", -17.0)
-    before = [millions_to(name, -17.0) for name in BASE]
+    before = base_to(-17.0)
     assert inside - max(before) > natures_apart_at_18
     assert_told(
         f"come to −10 up to {natures_apart:.1f}M steps apart, and to 18 up to {natures_apart_at_18:.1f}M; the"
@@ -339,7 +353,7 @@ def test_what_the_readme_tells_of_what_matters():
         f" {sooner[0]:.1f}M and {sooner[1]:.1f}M steps sooner",
         f"Outside, −10 came after {outside:.2f}M steps, as with our usual 1e-8 inside",
         f"An entry of our gradients is of {entry:.4f} (a norm of"
-        f" {np.median(norms):.2f} over {round(n_weights, -3):,.0f} weights)",
+        f" {np.median(norms):.2f} over {round(n_weights_of(fast), -3):,.0f} weights)",
         f"−17 came after {inside:.2f}M steps instead of {before[0]:.2f}M and {before[1]:.2f}M, and −10"
         " not by 4M",
     )
@@ -347,16 +361,12 @@ def test_what_the_readme_tells_of_what_matters():
 
 def test_what_the_readme_tells_of_a_smaller_epsilon():
     """Golden: sentences whose figures are those of results/, and what they call equal is."""
-    base = [millions_to(name, report.STUDY_GOAL) for name in BASE]
+    base = base_to(report.STUDY_GOAL)
     came = millions_to("epsilon-1e-10-s0", report.STUDY_GOAL)
     assert max(abs(came - each) for each in base) < seeds_apart("pong-nature-", report.STUDY_GOAL)
-    ended = run_named("epsilon-1e-10-s0")
-    score = report.training_score(ended)
-    sooner = [millions_to(name, score) - ended.facts["steps"] / 1e6 for name in BASE]
+    score, sooner = ahead_of_base("epsilon-1e-10-s0")
     assert max(sooner) < seeds_apart("pong-fast-", report.PONG_GOAL)
-    fast = run_named("pong-fast-s0")
-    (norms,) = rows_of(fast, NORM)
-    entry = np.median(norms) / n_weights_of(fast) ** 0.5
+    entry = entry_of(run_named("pong-fast-s0"))
     assert np.sqrt(1e-8) / entry == pytest.approx(0.5, abs=0.05)
     longer = np.sqrt((1e-8 + entry**2) / (1e-10 + entry**2))
     assert_told(
@@ -368,20 +378,18 @@ def test_what_the_readme_tells_of_a_smaller_epsilon():
 
 def test_what_the_readme_tells_of_random_starts():
     """Golden: sentences whose figures are those of results/; sooner is what they call so."""
-    base = [millions_to(name, report.STUDY_GOAL) for name in BASE]
+    base = base_to(report.STUDY_GOAL)
     came = millions_to("no-random-starts-s0", report.STUDY_GOAL)
     assert came < min(base)
-    ended = run_named("no-random-starts-s0")
-    score = report.training_score(ended)
-    sooner = [millions_to(name, score) - ended.facts["steps"] / 1e6 for name in BASE]
+    score, sooner = ahead_of_base("no-random-starts-s0")
     assert 0 < min(sooner) <= max(sooner) < seeds_apart("pong-nature-", report.PONG_GOAL)
     apart, zero = seeds_apart("pong-nature-", 0.0), millions_to("no-random-starts-s0", 0.0)
-    zeros = [millions_to(name, 0.0) for name in BASE]
+    zeros = base_to(0.0)
     assert max(zeros) - zero < apart
     assert_told(
         f"−10 came after {came:.2f}M steps instead of {base[0]:.2f}M and {base[1]:.2f}M, and the"
         f" {score:.1f} that it ended at {sooner[0]:.1f}M and {sooner[1]:.1f}M steps sooner than to"
-        f" `pong-fast`. In between it was furthest ahead: 0 came after {zero:.2f}M instead of"
+        f" `pong-fast`. In between it was further ahead: 0 came after {zero:.2f}M instead of"
         f" {zeros[0]:.2f}M and {zeros[1]:.2f}M. The seeds of `pong-nature` come to 0 up to {apart:.1f}M"
         " apart",
     )
