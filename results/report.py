@@ -358,7 +358,7 @@ def workers_table(runs: Sequence[Published]) -> str:
         ]
         of_paper = bench_report.PAPERS_SPEED_UP.get(n_workers, "")
         _, *cells = study.cells(steps)
-        rows.append([f"{n_workers} × 1", *cells, *sooner, of_paper])
+        rows.append([workers(study.seeds[0]), *cells, *sooner, of_paper])
     more = ("sooner than one worker: by hours, times", "by steps, times")
     return table(
         [*study_head(steps), *more, "the paper's, by hours (Table 2: 7 games, 16 cores)"], rows
@@ -367,6 +367,11 @@ def workers_table(runs: Sequence[Published]) -> str:
 
 def n_workers_of(published: Published) -> int:
     return int(published.run.settings["n_workers"])
+
+
+def workers(published: Published) -> str:
+    """How the study names a run."""
+    return f"{n_workers_of(published)} × 1"
 
 
 def quotient(a: float | None, b: float | None) -> str:
@@ -463,7 +468,8 @@ def shown(
 def draw(name: str, runs: Sequence[Published], flags: Sequence[str]) -> None:
     """One picture, as anybody would draw it."""
     paths = [str(published.folder) for published in runs]
-    plot_runs.plot(plot_runs.parse([*paths, "--out", str(IMAGES / name), *flags]))
+    labels = [f"--label={workers(published)}" for published in runs if PICTURES[name][0] == WORKERS]
+    plot_runs.plot(plot_runs.parse([*paths, "--out", str(IMAGES / name), *labels, *flags]))
 
 
 def main() -> int:

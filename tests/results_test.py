@@ -16,6 +16,7 @@ import plot_runs
 from a3c import checkpoint_files, command_line, run_dir
 from a3c.params import BadInput
 from benchmarks import documents
+from benchmarks.report import PAPERS_SPEED_UP
 from results import publish, report
 from tests import agents
 
@@ -240,6 +241,27 @@ def test_what_the_readme_tells_of_the_default_preset():
         f" {moment.steps / 1e6:.1f}M, which took {moment.hours:.2f} hours, and from there to the end it"
         f" kept between {since.min():.1f} and {since.max():.1f}",
         "less than a third of these hours on the same processor",
+    )
+
+
+def test_what_the_readme_tells_of_fewer_workers():
+    """Golden: sentences whose figures are those of results/ and of the benchmark; nearly all is most."""
+    four, sixteen = (moment_of(name, report.STUDY_GOAL) for name in ("4x1-s0", "pong-ocd-s0"))
+    assert (
+        abs(four.steps - sixteen.steps) / 1e6 < seeds_apart("pong-nature-", report.STUDY_GOAL) / 10
+    )
+    ocd = run_named("pong-ocd-s0").facts
+    text = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
+    nature = text.partition("| nature: workers × environments of each |")[2]
+    speed = {n: int(nature.partition(f"| {n} × 1 | ")[2].partition(" ")[0]) for n in (1, 4, 16)}
+    assert speed[4] / speed[16] > 0.95
+    assert_told(
+        f"came to −10 together, after {four.steps / 1e6:.2f}M and {sixteen.steps / 1e6:.2f}M",
+        f"near each other, {four.hours:.2f} and {sixteen.hours:.2f}",
+        f"{speed[1]} steps/s with one worker, {speed[4]} with four and {speed[16]} with sixteen: more"
+        f" workers can bring {speed[16] / speed[1]:.1f} times here",
+        f"`pong-ocd-s0` had {ocd['steps'] / ocd['hours'] / 3600:.0f} from two",
+        f"The paper's {PAPERS_SPEED_UP[4]} and {PAPERS_SPEED_UP[16]} times",
     )
 
 
