@@ -82,9 +82,17 @@ REFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 LOOKS: dict[str, dict[str, Any]] = {
-    "dots": {"ls": "", "marker": ".", "ms": 3, "mew": 0, "alpha": 0.25, "rasterized": True},
-    "thin": {"lw": 0.8, "alpha": 0.5},
-    "line": {"lw": 2},
+    "dots": {
+        "ls": "",
+        "marker": ".",
+        "ms": 3,
+        "mew": 0,
+        "alpha": 0.25,
+        "rasterized": True,
+        "zorder": 1,
+    },
+    "thin": {"lw": 0.8, "alpha": 0.5, "zorder": 2},
+    "line": {"lw": 2, "zorder": 3},
 }
 # Names of folders and environments are no formulas; an SVG's ids are the same each time.
 STYLE = {"text.parse_math": False, "svg.hashsalt": "plot_runs"}

@@ -439,8 +439,8 @@ PICTURES: dict[str, tuple[Beginning, list[str]]] = {
     "pong.png": (FAST, ["--x", "hours", "--references"]),
     "pong-steps.png": ("pong-", []),
     "presets.png": (PRESETS, ["--references", "--figures", "entropy", "value", "gradients"]),
-    "workers.png": (WORKERS, []),
-    "workers-hours.png": (WORKERS, ["--x", "hours"]),
+    "workers.png": (WORKERS, ["--curves", "100"]),
+    "workers-hours.png": (WORKERS, ["--x", "hours", "--curves", "100"]),
     "ablations.png": (ABLATIONS, ["--curves", "100"]),
     **{
         f"{game.lower()}.png": (f"{game.lower()}-", ["--references"])

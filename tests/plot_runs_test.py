@@ -462,6 +462,18 @@ def test_seeds_are_drawn_as_mean_and_band():
     assert labels == ["a (2 seeds)", "b", "mean of 10 games", "lowest to highest seed"]
 
 
+def test_no_groups_thin_line_hides_anothers_mean():
+    """Analytic: of two groups each mean of more games is above every mean of fewer, those above dots."""
+    steps = 10 * np.arange(1, 31)
+    run = run_of(np.full(30, 1), steps)
+    axes = plot_runs.draw({"a": [run], "b": [run]}, options(curves=(1, 5, 10))).axes[0]
+    lines = [line for line in axes.get_lines() if len(line.get_xdata())]
+    heights = {
+        n: {line.get_zorder() for line in lines if len(line.get_xdata()) == n} for n in (30, 26, 21)
+    }
+    assert max(heights[30]) < min(heights[26]) <= max(heights[26]) < min(heights[21])
+
+
 def test_a_seed_that_is_too_short_for_a_mean_is_left_out_of_it(capsys):
     """Analytic: of scores 1, 3 and 9 the last has no 10 games; no run has 100, nor the legend."""
     runs = [run_of(np.full(n, score), range(n)) for n, score in ((30, 1), (30, 3), (5, 9))]
