@@ -27,7 +27,7 @@ FAST_TESTS := not slow and not weekly
 # Whole files side by side, on few processes: each loads TensorFlow.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 # Those that Hypothesis chooses examples for.
-SEARCHED := $(addprefix tests/,$(addsuffix _test.py,command_line losses params plot_runs properties))
+SEARCHED := tests/settings/command_line_test.py tests/agent/losses_test.py tests/settings/params_test.py tests/plot_runs_test.py tests/properties_test.py
 
 python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1)
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
@@ -55,7 +55,7 @@ test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) --hypothesis-profile "new ones" -k "not same_every_time" $(SEARCHED)
 
 mutants: $(DEV_READY) ## break a3c/ in every small way and see the tests fail; hours, goes on where it was stopped
-	$(VENV_PYTHON) tests/mutants.py --jobs $$(nproc)
+	$(VENV_PYTHON) tests/tools/mutants.py --jobs $$(nproc)
 
 bench: $(RUNTIME_READY) $(PEER_READY) ## throughput beside a peer's and the machine's limit; BENCH=--anyway on a busy machine
 	$(VENV_PYTHON) -m benchmarks.bench $(BENCH)
@@ -70,10 +70,10 @@ profile: $(RUNTIME_READY) $(PEER_READY) ## where the time goes; PROFILE="--n_wor
 	$(VENV_PYTHON) -m benchmarks.profiling $(PROFILE)
 
 soak: $(DEV_READY) ## checks that take hours, made in parts and gone on with; make soak PARTS=kill_toy for one
-	$(VENV_PYTHON) -m tests.soak $(PARTS)
+	$(VENV_PYTHON) -m tests.tools.soak $(PARTS)
 
 pins: $(DEV_READY) ## renew the pinned runs and print what has changed; CONTRIBUTING.md says when that is allowed
-	$(VENV_PYTHON) -m tests.pins
+	$(VENV_PYTHON) -m tests.tools.pins
 
 format: $(DEV_READY) ## rewrite the sources in the project's format
 	$(VENV_PYTHON) -m ruff format .

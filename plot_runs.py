@@ -36,10 +36,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c import atari_scores
-from a3c.command_line import Parser
-from a3c.params import BadInput
-from a3c.run_dir import ARGS, MONITOR
+from a3c.play import atari_scores
+from a3c.settings.command_line import Parser
+from a3c.settings.params import BadInput
+from a3c.store.run_folder import ARGS, MONITOR
 
 # A million games; nobody's file, zipped or not, should fill the memory.
 MAX_FILE_BYTES = 2**25

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from a3c import env, preprocessing, screens, seeding, views
-from a3c.command_line import Parser
-from a3c.params import BadInput
+from a3c.envs import make, wrappers
+from a3c.machine import seeding
+from a3c.play import screens, views
+from a3c.settings.command_line import Parser
+from a3c.settings.params import BadInput
 
 if TYPE_CHECKING:
     import gymnasium
@@ -35,14 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Play or record; returns the exit status."""
     try:
         arguments = _parse(argv)
-        settings = env.EnvSettings(
+        settings = make.EnvSettings(
             arguments.env_id, arguments.seed, preprocessing=arguments.preprocessing
         )
-        description = env.describe_env(settings)
+        description = make.describe_env(settings)
         if description.kind != "image":
             raise BadInput(f"{arguments.env_id} has no images to preprocess")
         _play(arguments, settings, description)
-    except (BadInput, env.UnsupportedEnv, screens.NoScreen) as error:
+    except (BadInput, make.UnsupportedEnv, screens.NoScreen) as error:
         print(f"preprocessing_play.py: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -86,7 +88,7 @@ def action_of(keys: Collection[str], meanings: Sequence[str]) -> int:
     for name in (*(direction + fire for direction in directions), *directions, fire):
         if name in meanings:
             return meanings.index(name)
-    return preprocessing.NOOP
+    return wrappers.NOOP
 
 
 def _one_of(keys: Collection[str], one: str, other: str) -> str:
@@ -101,7 +103,7 @@ def keys_of(meaning: str) -> list[str]:
 
 
 def _play(
-    arguments: argparse.Namespace, settings: env.EnvSettings, description: env.EnvDescription
+    arguments: argparse.Namespace, settings: make.EnvSettings, description: make.EnvDescription
 ) -> None:
     meanings = description.action_meanings
     with contextlib.ExitStack() as open_things:
@@ -120,7 +122,7 @@ def _play(
             choose: Callable[[], int] = lambda: action_of(window.take_keys(), meanings)  # noqa: E731
         else:
             choose = _actions(arguments.policy, len(meanings), arguments.seed).__next__
-        game = env.make_env(settings, see=projector.see)
+        game = make.make_env(settings, see=projector.see)
         open_things.enter_context(contextlib.closing(game))
         with contextlib.suppress(screens.Closed):
             _play_games(game, projector, meanings, choose, arguments.steps)

@@ -6,7 +6,7 @@
 
 In a window where there is a display, at the game's true speed; otherwise, and with --no_render, as
 fast as it goes, several games at once. Games are whole and scores unclipped, as published ones are:
-see a3c/evaluation.py. Environment processes import this file too, as the main script; so everything
+see a3c/play/evaluation.py. Environment processes import this file too, as the main script; so everything
 heavy is imported inside functions.
 """
 
@@ -20,30 +20,33 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from a3c.appending import why_unwritable
-from a3c.command_line import Parser
-from a3c.params import BadInput
+from a3c.machine.appending import why_unwritable
+from a3c.settings.command_line import Parser
+from a3c.settings.params import BadInput
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from a3c.checkpoint_files import Info
-    from a3c.env import EnvDescription, EnvSettings
-    from a3c.evaluation import Decision, Game, Policy, Summary
-    from a3c.screens import Screen
+    from a3c.envs.make import EnvDescription, EnvSettings
+    from a3c.play.evaluation import Decision, Game, Policy, Summary
+    from a3c.play.screens import Screen
+    from a3c.store.checkpoint_files import Info
 
 WINDOW_FPS = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play; returns the exit status."""
-    from a3c import checkpoint_files, env, env_process, screens, stopping
+    from a3c.envs import make, process
+    from a3c.machine import stopping
+    from a3c.play import screens
+    from a3c.store import checkpoint_files
 
     stopping.give_handlers_a_stack()
     bad_input = (
         BadInput,
         checkpoint_files.UnusableCheckpoint,
-        env.UnsupportedEnv,
+        make.UnsupportedEnv,
         screens.NoScreen,
     )
     try:
@@ -64,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except bad_input as error:
         print(f"run_checkpoint.py: error: {error}", file=sys.stderr)
         return 2
-    except env_process.EnvError as error:
+    except process.EnvError as error:
         print(f"run_checkpoint.py: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -142,7 +145,7 @@ def _number(text: str, what: str, most: int) -> float:
 
 
 def _run(arguments: argparse.Namespace, info: "Info") -> int:
-    from a3c import screens
+    from a3c.play import screens
 
     in_window = arguments.video is None and not arguments.no_render and screens.has_display()
     if arguments.video is None and not in_window:
@@ -153,13 +156,16 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
     if arguments.video is not None:
         screens.check_film(arguments.video)
 
-    from a3c import checkpoint, env, hush, stopping
+    from a3c.envs import make
+    from a3c.machine import stopping, tensorflow_process
+    from a3c.store import checkpoint
 
-    with hush.hushed():
-        from a3c import evaluation, network
+    with tensorflow_process.hushed():
+        from a3c.agent import network
+        from a3c.play import evaluation
 
     settings = evaluation.settings_of(info.subject, arguments.seed)
-    description = env.describe_env(settings)
+    description = make.describe_env(settings)
     found = (description.observation_shape, description.n_actions)
     subject = info.subject._replace(observation_shape=found[0], n_actions=found[1])
     checkpoint.check_fits(info, subject)
@@ -258,7 +264,7 @@ def _play_on_screen(
     n_games: int,
 ) -> "Generator[Game, None, None]":
     """One game after the other, in this process, each frame in a window or film."""
-    from a3c import evaluation, screens, views
+    from a3c.play import evaluation, screens, views
 
     names = description.action_meanings or [f"action {i}" for i in range(description.n_actions)]
     eyes = views.Eyes(names)

@@ -23,10 +23,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from a3c import debug_dump, debug_wrappers
-from a3c.command_line import Parser
-from a3c.debug_dump import Damaged, Record
-from a3c.params import BadInput
+from a3c.agent import debug_dump
+from a3c.agent.debug_dump import Damaged, Record
+from a3c.envs import debug_wrappers
+from a3c.settings.command_line import Parser
+from a3c.settings.params import BadInput
 
 PURPOSES = ("act", "last", "train", "bootstrap")
 # What a rollout has for each step, besides observations, in the order of a sheet's columns.

@@ -12,32 +12,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from a3c.checkpoint_files import Info, Subject
-    from a3c.params import Params
-    from a3c.resume import Run, Standing
+    from a3c.settings.params import Params
+    from a3c.store.checkpoint_files import Info, Subject
+    from a3c.store.resume import Run, Standing
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:  # noqa: PLR0915 (split next)
     """Parse, make the run folder, train; returns the exit status."""
-    from a3c import appending, hush, stopping
+    from a3c.machine import appending, stopping, tensorflow_process
 
     signals = stopping.StopSignals()  # before anything slow: Ctrl-C should find it in place
     appending.open_what_is_closed()  # and before anything opens a file
 
-    from a3c import (
-        checkpoint_files,
-        command_line,
-        env,
-        env_process,
-        params,
-        resume,
-        run_dir,
-        worker_envs,
-    )
+    from a3c.envs import make, pool, process
+    from a3c.settings import command_line, params
+    from a3c.store import checkpoint_files, resume, run_folder
 
     argv = sys.argv[1:] if argv is None else argv
-    bad_input = (params.BadInput, env.UnsupportedEnv, checkpoint_files.UnusableCheckpoint)
-    envs: list[worker_envs.EnvProcesses] = []
+    bad_input = (params.BadInput, make.UnsupportedEnv, checkpoint_files.UnusableCheckpoint)
+    envs: list[pool.EnvProcesses] = []
     lock: TextIO | None = None
     try:
         asked = command_line.parse(argv)
@@ -46,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parsed = run.parsed
         else:
             run, parsed = None, asked
-        settings = env.EnvSettings(
+        settings = make.EnvSettings(
             parsed.params.env_id,
             parsed.params.seed,
             preprocessing=parsed.params.preprocessing,
@@ -55,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             end_on_life_loss=not parsed.params.no_end_on_life_loss,
             number_frames=parsed.params.debug and not parsed.params.no_frame_numbers,
         )
-        description = env.describe_env(settings)
+        description = make.describe_env(settings)
         parsed = params.resolve_network(parsed, description.kind)
         subject = checkpoint_files.Subject(
             parsed.params.env_id,
@@ -70,14 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if signals.event.is_set():
             return signals.exit_status
         n_workers, n_envs = parsed.params.n_workers, parsed.params.envs_per_worker
-        n_processes = env_process.processes_per_worker(n_workers, n_envs)
+        n_processes = process.processes_per_worker(n_workers, n_envs)
         # Those of all workers' own: a worker gets one where the one that it shares breaks.
-        env_process.check_limit_of_files(n_workers * n_processes)
-        hosts = env_process.hosts(n_workers, n_processes)
+        process.check_limit_of_files(n_workers * n_processes)
+        hosts = process.hosts(n_workers, n_processes)
         standing = resume.cut_back(run, argv) if run else None
-        folder = run.folder if run else run_dir.create(parsed, argv, description._asdict())
-        lock = run.lock if run else run_dir.lock(folder)
-        is_taken_over = functools.partial(run_dir.is_taken_over, folder, lock)
+        folder = run.folder if run else run_folder.create(parsed, argv, description._asdict())
+        lock = run.lock if run else run_folder.lock(folder)
+        is_taken_over = functools.partial(run_folder.is_taken_over, folder, lock)
         _say(
             folder,
             f"run folder: {folder}",
@@ -87,10 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         # The environment processes boot while TensorFlow is imported.
         t_start = (standing and standing.t_start) or time.time()
-        restart_limit = env_process.RestartLimit()
+        restart_limit = process.RestartLimit()
         for worker in range(n_workers):
             envs.append(
-                worker_envs.EnvProcesses(
+                pool.EnvProcesses(
                     settings.in_run(str(folder / "monitor"), t_start),
                     worker,
                     n_envs,
@@ -108,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if signals.event.is_set():
             _say(folder, "stopped before the first update")
             return signals.exit_status
-        with hush.hushed():
-            from a3c import training
+        with tensorflow_process.hushed():
+            from a3c.run import training
 
         return training.train(
             parsed.params, subject, envs, folder, signals, info, standing, is_taken_over
@@ -117,18 +110,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except bad_input as error:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 2
-    except env_process.EnvError as error:
+    except process.EnvError as error:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 1
     finally:
-        worker_envs.close_all(envs)
+        pool.close_all(envs)
         if lock is not None:
             lock.close()
 
 
 def _say(folder: pathlib.Path, *lines: str) -> None:
     """Said before anything slow; the log is opened later, and goes on in the same file."""
-    from a3c import appending
+    from a3c.machine import appending
 
     with appending.survive_loss_of(sys.stdout):
         print(*lines, sep="\n", flush=True)
@@ -141,8 +134,8 @@ def _checkpoint_to_go_on_from(
     params: "Params", subject: "Subject", run: "Run | None"
 ) -> "Info | None":
     """A resumed run's own, or what --load_ckpt names, if it fits this run."""
-    from a3c import checkpoint, checkpoint_files
-    from a3c.params import BadInput
+    from a3c.settings.params import BadInput
+    from a3c.store import checkpoint, checkpoint_files
 
     if run and run.info:
         checkpoint.check_fits(run.info, subject)

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from a3c import network, training
-from a3c.shared import Counters, Counts, SharedState
-from a3c.traced import Hyperparameters, LocalNetwork, Rollout, Traced, bound
+from a3c.agent import network
+from a3c.agent.learner import Hyperparameters, LocalNetwork, Rollout, Traced, bound
+from a3c.agent.shared import Counters, Counts, SharedState
+from a3c.run import training
 
 WARM_UP_SECONDS = 2.0
 N_STEPS = 5

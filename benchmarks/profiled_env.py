@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from a3c import env as a3c_env
-from a3c.monitor import Game
+from a3c.envs import make as a3c_env
+from a3c.envs.score import Game
 
 SUFFIX = ".seconds"
 _make_env = a3c_env.make_env
@@ -48,7 +48,7 @@ def make_env(
     first_game: int = 0,
     unwritten: Sequence[Game] = (),
 ) -> gymnasium.Env:
-    """Make the environment that `a3c.env.make_env` makes, with clocks in it."""
+    """Make the environment that `a3c.envs.make.make_env` makes, with clocks in it."""
     if settings.monitor_dir is None:  # no run: the trainer only wants a look at it
         return _make_env(settings, worker, env, first_game, unwritten=unwritten)
     clock = _EmulatorClock()

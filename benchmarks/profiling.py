@@ -138,22 +138,23 @@ def _run(
 ) -> tuple[Snapshot, Snapshot, dict[str, float] | None] | None:
     """Train until everything is measured; None if the training failed."""
     import train
-    from a3c import traced, worker, worker_envs
+    from a3c.agent import learner, worker
+    from a3c.envs import pool
 
     clocks = Clocks()
-    run, make_network = worker.Worker.run, traced.LocalNetwork.__init__
+    run, make_network = worker.Worker.run, learner.LocalNetwork.__init__
 
     def clocked_run(self: worker.Worker) -> None:
         clocks.add_this_thread(self._shared)
         run(self)
 
-    def clocked_network(self: traced.LocalNetwork, *arguments: Any, **options: Any) -> None:
+    def clocked_network(self: learner.LocalNetwork, *arguments: Any, **options: Any) -> None:
         make_network(self, *arguments, **options)
         self.act, self.learn = clocks.timed("act", self.act), clocks.timed("learn", self.learn)
 
-    patched: Any = (worker.Worker, traced.LocalNetwork, worker_envs.EnvProcesses, worker_envs)
+    patched: Any = (worker.Worker, learner.LocalNetwork, pool.EnvProcesses, pool)
     patched[0].run, patched[1].__init__ = clocked_run, clocked_network
-    patched[2].step = clocks.timed("env", worker_envs.EnvProcesses.step)
+    patched[2].step = clocks.timed("env", pool.EnvProcesses.step)
     patched[3].make_env = profiled_env.make_env
 
     measured = []

@@ -65,7 +65,7 @@ def call(script: str, *arguments: str | pathlib.Path, **options: object) -> None
 
 def env_of(run: pathlib.Path) -> str:
     """What its checkpoint says that the agent plays."""
-    from a3c import checkpoint_files
+    from a3c.store import checkpoint_files
 
     return checkpoint_files.read_info(checkpoint_files.find(run)).subject.env_id
 
@@ -91,7 +91,7 @@ def draw_debug_data(run: pathlib.Path, folder: pathlib.Path) -> None:
 
 def first_paid_update(log: pathlib.Path) -> int:
     """The first update whose rollout has a reward, where there is something to see; or the last."""
-    from a3c import debug_dump
+    from a3c.agent import debug_dump
 
     with log.open("rb") as file:
         for record in debug_dump.read(file):
@@ -106,7 +106,7 @@ def debug(
     run: pathlib.Path, folder: pathlib.Path, n_updates: int, flags: list[str], show: tuple[str, ...]
 ) -> None:
     """Go on from the run's checkpoint for a few updates under --debug, and draw what is shown."""
-    from a3c import checkpoint_files
+    from a3c.store import checkpoint_files
 
     info = checkpoint_files.read_info(checkpoint_files.find(run))
     settings = [
@@ -138,12 +138,14 @@ def draw_eyes(run: pathlib.Path, path: pathlib.Path) -> None:
     import numpy as np
     from PIL import Image
 
-    from a3c import checkpoint_files, env, evaluation, views
-    from a3c.stopping import StopFlag
+    from a3c.envs import make
+    from a3c.machine.stopping import StopFlag
+    from a3c.play import evaluation, views
+    from a3c.store import checkpoint_files
 
     info = checkpoint_files.read_info(checkpoint_files.find(run))
     settings = evaluation.settings_of(info.subject, seed=0)
-    eyes = views.Eyes(env.describe_env(settings).action_meanings)
+    eyes = views.Eyes(make.describe_env(settings).action_meanings)
     frames: list[np.ndarray] = [np.zeros(0)]
     panel, n_decisions, stop = np.zeros(0), 0, StopFlag()
 

@@ -30,8 +30,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import plot_runs
-from a3c import checkpoint, checkpoint_files, failure, run_dir
-from a3c.params import BadInput
+from a3c.run import failure
+from a3c.settings.params import BadInput
+from a3c.store import checkpoint, checkpoint_files, run_folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUN = "run.json"
@@ -52,7 +53,7 @@ def publish(options: argparse.Namespace) -> None:
         raise BadInput(f"{into} is not below results/")
     if not run.is_dir():
         raise BadInput(f"{run} is no run folder")
-    with run_dir.lock(run):  # refused while it is under way; nobody resumes it meanwhile
+    with run_folder.lock(run):  # refused while it is under way; nobody resumes it meanwhile
         copy(run, into, options)
 
 
@@ -61,14 +62,14 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
     facts = facts_of(run, options)
     try:
         into.mkdir(parents=True)
-        for name in ("command.txt", run_dir.ARGS, run_dir.VERSIONS):
+        for name in ("command.txt", run_folder.ARGS, run_folder.VERSIONS):
             shutil.copyfile(run / name, into / name)
         squeeze(run / "progress.csv", into)
-        (into / run_dir.MONITOR).mkdir()
-        for path in sorted((run / run_dir.MONITOR).iterdir()):
-            squeeze(path, into / run_dir.MONITOR)
+        (into / run_folder.MONITOR).mkdir()
+        for path in sorted((run / run_folder.MONITOR).iterdir()):
+            squeeze(path, into / run_folder.MONITOR)
         if not options.no_agent:
-            save_agent(run, into / run_dir.CHECKPOINTS)
+            save_agent(run, into / run_folder.CHECKPOINTS)
             facts["evaluated_by"] = revision_here()
             evaluate(into)
         (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
@@ -89,14 +90,14 @@ def place_in(path: pathlib.Path) -> str | None:
 
 def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
     """What run.json says; BadInput where the run cannot be published so."""
-    args = run_dir.read_args(run)
+    args = run_folder.read_args(run)
     if args.params.load_ckpt is not None:
         raise BadInput(f"{run} began from a checkpoint of another run")
     if pathlib.Path(args.params.log_dir or "").is_absolute():
         raise BadInput(f"{run} was given an absolute --log_dir, which stands in its files")
     if (run / failure.FOLDER).exists():
         raise BadInput(f"{run} failed: see {run / failure.FOLDER}")
-    info, problems = checkpoint_files.newest_whole(run / run_dir.CHECKPOINTS)
+    info, problems = checkpoint_files.newest_whole(run / run_folder.CHECKPOINTS)
     for path in plot_runs.monitor_paths(run):
         words = plot_runs.parse_monitor(plot_runs.read_text(path)).words
         problems += [f"{path}: {word}" for word in words]
@@ -112,7 +113,7 @@ def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
         raise BadInput(
             f"{run} has not counted its processor's hours, and its own only count --alone"
         )
-    code = (run / run_dir.VERSIONS).read_text(encoding="utf-8").partition("\n")[0]
+    code = (run / run_folder.VERSIONS).read_text(encoding="utf-8").partition("\n")[0]
     for resumption in args.resumed:
         if f"code: {resumption.get('code')}" != code:
             raise BadInput(f"{run} went on with other code, of {resumption['revision']}")
@@ -160,10 +161,10 @@ def revision_of(path: pathlib.Path, patch: pathlib.Path | None) -> str:
 
 def revision_here() -> str:
     """The revision of what evaluates; BadInput where that is changed, or nobody knows."""
-    changed = run_dir.git(ROOT, "status", "--porcelain", "--", "a3c", "run_checkpoint.py")
+    changed = run_folder.git(ROOT, "status", "--porcelain", "--", "a3c", "run_checkpoint.py")
     if changed is None or changed.strip():
         raise BadInput("what evaluates has uncommitted changes")
-    return (run_dir.git(ROOT, "rev-parse", "--verify", "HEAD") or "").strip()
+    return (run_folder.git(ROOT, "rev-parse", "--verify", "HEAD") or "").strip()
 
 
 def changed_lines(difference: str) -> list[str]:
@@ -179,9 +180,9 @@ def squeeze(path: pathlib.Path, folder: pathlib.Path) -> None:
 def save_agent(run: pathlib.Path, folder: pathlib.Path) -> None:
     """The weights of the run's last checkpoint."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from a3c import evaluation
+    from a3c.play import evaluation
 
-    info, _ = checkpoint_files.newest_whole(run / run_dir.CHECKPOINTS)
+    info, _ = checkpoint_files.newest_whole(run / run_folder.CHECKPOINTS)
     folder.mkdir()
     checkpoint.save_weights(info, evaluation.load_policy(info).weights, folder)
 

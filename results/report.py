@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import plot_runs
-from a3c import run_dir
-from a3c.params import BadInput
+from a3c.settings.params import BadInput
+from a3c.store import run_folder
 from benchmarks import documents
 from benchmarks import report as bench_report
 from results import publish
@@ -111,9 +111,9 @@ def read(folder: pathlib.Path) -> Published:
 
 def processors_of(folder: pathlib.Path) -> list[str]:
     """The one that a run began on, and those that it went on on."""
-    versions = (folder / run_dir.VERSIONS).read_text(encoding="utf-8")
+    versions = (folder / run_folder.VERSIONS).read_text(encoding="utf-8")
     first = versions.partition("\ncpu: ")[2].partition("\n")[0]
-    return [first, *(note["cpu"] for note in run_dir.read_args(folder).resumed if "cpu" in note)]
+    return [first, *(note["cpu"] for note in run_folder.read_args(folder).resumed if "cpu" in note)]
 
 
 def evaluation_in(folder: pathlib.Path, name: str) -> dict[str, Any] | None:
@@ -386,7 +386,7 @@ def asked_for(published: Published) -> int:
 def commands_of(published: Published) -> list[str]:
     """What began the run, and what resumed it with something given anew."""
     first = (published.folder / "command.txt").read_text(encoding="utf-8").strip()
-    resumed = run_dir.read_args(published.folder).resumed
+    resumed = run_folder.read_args(published.folder).resumed
     return [first, *(str(note["command"]) for note in resumed if note["changed"])]
 
 

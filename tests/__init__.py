@@ -1,1 +1,1 @@
-"""The tests; a package, so that `tests.toys` is this one and no other."""
+"""The tests; a package, so that `tests.tools.toys` is this one and no other."""

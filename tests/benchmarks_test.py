@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import env as a3c_env
-from a3c import network
+from a3c.agent import network
+from a3c.envs import make as a3c_env
 from benchmarks import (
     bench,
     calibration,

@@ -14,8 +14,9 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c import appending, checkpoint_files
-from tests import processes
+from a3c.machine import appending
+from a3c.store import checkpoint_files
+from tests.tools import processes
 
 TRAIN = processes.ROOT / "train.py"
 FLAGS = "--no_xla --n_steps 1e9 --ckpt_interval_seconds 0.5 --manager_wake_interval_seconds 0.2"
@@ -63,7 +64,7 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
     options = {"stdout": screen.theirs, "stderr": screen.theirs}
     with processes.dispositions():
         process = processes.start(
-            [TRAIN, "--log_dir", "run", *FLAGS.split(), "tests.toys:toys/Drawn-v0"],
+            [TRAIN, "--log_dir", "run", *FLAGS.split(), "tests.tools.toys:toys/Drawn-v0"],
             tmp_path,
             **options,
         )
@@ -229,7 +230,7 @@ def test_the_reason_is_told_in_words(error, words):
 def test_what_a_program_was_started_without_leads_nowhere(tmp_path):
     """Analytic: a file that is opened then is not in the place of stdout, and gets nothing printed."""
     script = (
-        "import os, sys; from a3c import appending; appending.open_what_is_closed();"
+        "import os, sys; from a3c.machine import appending; appending.open_what_is_closed();"
         "file = open('file', 'w'); print('lost'); print('lost', file=sys.stderr);"
         "os.write(1, b'lost'); os.write(2, b'lost'); print(file.fileno(), file=file);"
         "assert sys.stdin.read() == ''"

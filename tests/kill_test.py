@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import pytest
 
-from a3c import checkpoint_files
-from tests import processes
+from a3c.store import checkpoint_files
+from tests.tools import processes
 
 TRAIN = processes.ROOT / "train.py"
 TOY = [
@@ -32,7 +32,7 @@ TOY = [
         "1e9",
     ],
     *["--ckpt_interval_seconds", "0.5", "--manager_wake_interval_seconds", "0.2"],
-    "tests.toys:toys/Drawn-v0",
+    "tests.tools.toys:toys/Drawn-v0",
 ]
 
 

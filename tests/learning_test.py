@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c import losses, network
-from a3c.env import EnvSettings, make_env
-from a3c.shared import Counters, SharedState
-from a3c.stopping import StopFlag
-from a3c.traced import Hyperparameters, LocalNetwork, Traced
-from a3c.worker import Worker
-from tests import toys
-from tests.fakes import FakeStep
+from a3c.agent import losses, network
+from a3c.agent.learner import Hyperparameters, LocalNetwork, Traced
+from a3c.agent.shared import Counters, SharedState
+from a3c.agent.worker import Worker
+from a3c.envs.make import EnvSettings, make_env
+from a3c.machine.stopping import StopFlag
+from tests.tools import toys
+from tests.tools.fakes import FakeStep
 
 HYPERPARAMETERS = Hyperparameters(
     network="mlp",
@@ -125,7 +125,7 @@ def of_each_state(shared: SharedState, n_states: int) -> Learned:
 
 
 def replace_losses(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., losses.Losses]) -> None:
-    monkeypatch.setattr("a3c.traced.losses.a3c_losses", wrong)
+    monkeypatch.setattr("a3c.agent.learner.losses.a3c_losses", wrong)
 
 
 # A bandit
@@ -238,7 +238,7 @@ def wrong_returns(kind: str) -> Callable[..., tf.Tensor]:
 )
 def test_wrong_returns_miss_them(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning: wrong twin; each is off by a third or more."""
-    monkeypatch.setattr("a3c.traced.losses.n_step_returns", wrong_returns(kind))
+    monkeypatch.setattr("a3c.agent.learner.losses.n_step_returns", wrong_returns(kind))
     assert error_on_the_chain() > 0.3
 
 
@@ -307,7 +307,7 @@ def test_patience_is_learned_across_the_edge_of_rollouts(n_envs: int) -> None:
 
 def test_without_the_bootstrap_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning: wrong twin; rollouts of two steps never see what the choice leads to."""
-    monkeypatch.setattr("a3c.traced.losses.n_step_returns", wrong_returns("no bootstrap"))
+    monkeypatch.setattr("a3c.agent.learner.losses.n_step_returns", wrong_returns("no bootstrap"))
     assert patience_learned() < 0.2
 
 
@@ -323,7 +323,7 @@ class VisualEnvs:
         n_envs: int,
         change: Callable[[np.ndarray], np.ndarray] = lambda image: image,
     ) -> None:
-        settings = EnvSettings("tests.toys:toys/Dot-v0", seed=0)
+        settings = EnvSettings("tests.tools.toys:toys/Dot-v0", seed=0)
         self._envs = [make_env(settings, 0, env) for env in range(n_envs)]
         self._change = change
         self.observations = np.zeros((n_slots, n_envs, 84, 84, 4), np.uint8)

@@ -1,7 +1,7 @@
 """Real runs of 100 updates, step by step by the oracle: actions, weights and statistics.
 
-What passed between worker and environments was recorded (tests/recorded_runs.py); the oracle, which
-knows nothing of a3c/, is trained on that (tests/oracle_replay.py, which derives how far float32 may
+What passed between worker and environments was recorded (tests/tools/recorded_runs.py); the oracle, which
+knows nothing of a3c/, is trained on that (tests/tools/oracle_replay.py, which derives how far float32 may
 be from it). Every run has ends of episodes and time limits in it: CartPole that falls or is cut off
 after 20 steps, Breakout that loses lives and is cut off after 300 frames.
 """
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from a3c import seeding
-from tests import oracle, oracle_replay, recorded_runs
-from tests.oracle_replay import Replay
-from tests.recorded_runs import Run
+from a3c.machine import seeding
+from tests.tools import oracle, oracle_replay, recorded_runs
+from tests.tools.oracle_replay import Replay
+from tests.tools.recorded_runs import Run
 
 N_UPDATES = 100
 # Two actions that the draws left nearer to each other than this may change places in float32.
@@ -46,7 +46,7 @@ class Case(NamedTuple):
             *("--envs_per_worker", str(self.n_envs)),
             *("--n_steps", str(self.n_updates * 5 * self.n_envs)),
             *(more.split() if self.n_envs > 1 else ()),
-            *("--seed", "1", f"tests.toys:toys/{game}-v0"),
+            *("--seed", "1", f"tests.tools.toys:toys/{game}-v0"),
         ]
 
 

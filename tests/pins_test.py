@@ -1,6 +1,6 @@
 """The pinned runs are as they were; whatever changes them is found, and named for what it is.
 
-tests/pins.py has what is pinned and why; tests/pinned/ holds it.
+tests/tools/pins.py has what is pinned and why; tests/pinned/ holds it.
 """
 
 import copy
@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from a3c import command_line, optimizer, params
-from tests import oracle, oracle_replay, pin_tables, pins
-from tests.recorded_runs import Run, Step
+from a3c.agent import optimizer
+from a3c.settings import command_line, params
+from tests.tools import oracle, oracle_replay, pin_tables, pins
+from tests.tools.recorded_runs import Run, Step
 
 SLOW = {"pong-ocd", "pong-1x4"}
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plot_runs
-from a3c import command_line, params
-from a3c.env import EnvSettings, make_env
-from a3c.params import BadInput
+from a3c.envs.make import EnvSettings, make_env
+from a3c.settings import command_line, params
+from a3c.settings.params import BadInput
 from plot_runs import Curve, Games, Run
 
 PONG = "PongNoFrameskip-v4"
@@ -269,7 +269,7 @@ def test_our_monitor_and_one_below_the_skip_count_the_same_frames(tmp_path):
     """Differential: ten games by all of our layers, and frame by frame with Gymnasium's own counter. Of
     a game's 90 frames, 13 begin it and fill the stack; of the last of 20 decisions it has one frame.
     """
-    toy = "tests.toys:toys/ShortNumbers-v0"
+    toy = "tests.tools.toys:toys/ShortNumbers-v0"
     folder = write_run(tmp_path / "ours", [])
     (folder / "monitor" / "0.0.monitor.csv").unlink()
     ours = make_env(EnvSettings(toy, 0, max_n_noops=0, monitor_dir=str(folder / "monitor")))
@@ -560,7 +560,7 @@ def test_figures_are_drawn_from_progress(tmp_path, capsys):
 
 def test_names_of_figures_are_columns_of_progress():
     """Analytic: every column that a panel needs is among those that a run writes."""
-    source = (pathlib.Path(plot_runs.__file__).parent / "a3c" / "logs.py").read_text()
+    source = (pathlib.Path(plot_runs.__file__).parent / "a3c/store/logs.py").read_text()
     for _, columns in plot_runs.FIGURES.values():
         for column in columns:
             assert f'"{column}"' in source

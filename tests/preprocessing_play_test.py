@@ -8,10 +8,11 @@ import pytest
 from PIL import Image
 
 import preprocessing_play
-from a3c import env, screens, views
-from tests import toys
+from a3c.envs import make as env
+from a3c.play import screens, views
+from tests.tools import toys
 
-NUMBERS = "tests.toys:toys/Numbers-v0"
+NUMBERS = "tests.tools.toys:toys/Numbers-v0"
 EIGHTEEN = (
     *("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT"),
     *("UPFIRE", "RIGHTFIRE", "LEFTFIRE", "DOWNFIRE", "UPRIGHTFIRE", "UPLEFTFIRE"),
@@ -93,7 +94,7 @@ def test_a_pressed_key_becomes_the_right_action(monkeypatch, capsys):
         return games[-1]
 
     make = env.make_env
-    monkeypatch.setattr(preprocessing_play.env, "describe_env", lambda settings: DESCRIPTION)
+    monkeypatch.setattr(preprocessing_play.make, "describe_env", lambda settings: DESCRIPTION)
     monkeypatch.setattr(env, "make_env", make_env)
     monkeypatch.setattr(screens, "Window", Typist)
     Typist.pictures = []
@@ -178,7 +179,7 @@ def test_ends_of_episodes_are_told(monkeypatch):
         return np.zeros((2, 2, 3), np.uint8)
 
     monkeypatch.setattr(preprocessing_play, "draw_panel", note)
-    settings = env.EnvSettings("tests.toys:toys/NumbersWithLives-v0", 0)
+    settings = env.EnvSettings("tests.tools.toys:toys/NumbersWithLives-v0", 0)
 
     class Nowhere:
         fps = 60.0

@@ -1,8 +1,8 @@
 """What holds for anything that could be handed in: rewards and ends, gradients, schedules, seeds, records.
 
 Hypothesis chooses the examples, always the same ones but in `make test-slow` (tests/conftest.py).
-Parameters and their validation have such tests beside their others, in tests/params_test.py and
-tests/command_line_test.py, and so has the smoothing of curves in tests/plot_runs_test.py.
+Parameters and their validation have such tests beside their others, in tests/settings/params_test.py and
+tests/settings/command_line_test.py, and so has the smoothing of curves in tests/plot_runs_test.py.
 """
 
 import contextlib
@@ -24,13 +24,17 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from a3c import debug_dump, evaluator, logs, losses, optimizer, preprocessing, seeding
-from a3c.monitor import Monitor
-from a3c.shared import Counters, Gate
-from a3c.stopping import StopFlag
-from a3c.traced import Hyperparameters
-from a3c.worker import Worker
-from tests.fakes import FakeStep
+from a3c.agent import debug_dump, losses, optimizer
+from a3c.agent.learner import Hyperparameters
+from a3c.agent.shared import Counters, Gate
+from a3c.agent.worker import Worker
+from a3c.envs import wrappers
+from a3c.envs.score import Monitor
+from a3c.machine import seeding
+from a3c.machine.stopping import StopFlag
+from a3c.play import evaluator
+from a3c.store import logs
+from tests.tools.fakes import FakeStep
 
 quick = settings(max_examples=settings.default.max_examples // 2)
 rewards = st.floats(-50, 50, width=32)
@@ -230,7 +234,7 @@ class Pays(gymnasium.Env):
 
 
 def clipped(reward: float) -> float:
-    return float(preprocessing.ClipRewards(Pays(reward)).step(0)[1])
+    return float(wrappers.ClipRewards(Pays(reward)).step(0)[1])
 
 
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False))

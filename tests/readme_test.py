@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from a3c import command_line, params
+from a3c.settings import command_line, params
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "results/README.md")
@@ -227,8 +227,8 @@ def test_every_picture_is_shown_and_small() -> None:
 
 
 GOOD = """
-See [the tests](tests/readme_test.py#top), [the paper](https://example.org/x.py), a3c/params.py.
-`a3c/params.py`, `params.py`, `tests/`, `runs/x/args.json`, `progress.csv`, `ALE/Pong-v5`, `rl/x`
+See [the tests](tests/readme_test.py#top), [the paper](https://example.org/x.py), a3c/settings/params.py.
+`a3c/settings/params.py`, `a3c/settings/params.py`, `tests/`, `runs/x/args.json`, `progress.csv`, `ALE/Pong-v5`, `rl/x`
 `make train ARGS="--n_workers 4 CartPole-v1"`, `--seed 3`, `--n_workers N`, tests/<module>_test.py
 ```sh
 $ make test
@@ -240,7 +240,7 @@ pipenv run pytest tests/readme_test.py
 ```
 train.py        begins here
 a3c/
-  params.py     flags, and
+  settings/params.py  flags, and
                 what they mean, e.g. nowhere.py
 tests/          one for each
 Makefile Pipfile pyproject.toml .ci/run

@@ -1,4 +1,4 @@
-"""The layers of preprocessing against tests/replay_by_hand.py, which does all of it slowly and from raw frames."""
+"""The layers of preprocessing against replay_by_hand, which does all of it slowly and from raw frames."""
 
 import contextlib
 import subprocess
@@ -8,14 +8,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from a3c.env import EnvSettings, describe_env
-from a3c.env_process import Host
-from a3c.worker_envs import EnvProcesses
-from tests import replay_by_hand
-from tests.replay_by_hand import ROOT, ByHand, Row, play
-from tests.toys import numbered_frame
+from a3c.envs.make import EnvSettings, describe_env
+from a3c.envs.pool import EnvProcesses
+from a3c.envs.process import Host
+from tests.tools import replay_by_hand
+from tests.tools.replay_by_hand import ROOT, ByHand, Row, play
+from tests.tools.toys import numbered_frame
 
-TOY = "tests.toys:toys/"
+TOY = "tests.tools.toys:toys/"
 GAMES = ["Pong", "Breakout", "SpaceInvaders", "Qbert", "BeamRider"]
 
 
@@ -265,14 +265,14 @@ def test_other_sticky_actions_are_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_as_a_program() -> None:
     """Analytic: run from its own folder, it plays any id and says what it saw."""
     arguments = [sys.executable, "replay_by_hand.py", "SeaquestNoFrameskip-v4", "--steps", "10"]
-    folder = ROOT / "tests"
+    folder = ROOT / "tests/tools"
     done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True)
     assert "frames and 0 lost lives, the same by hand" in done.stdout
     assert done.stderr == ""
 
 
 @pytest.mark.parametrize(
-    ("env_id", "n_games"), [("CartPole-v1", 45), ("tests.toys:toys/TruncatedVector-v0", 333)]
+    ("env_id", "n_games"), [("CartPole-v1", 45), ("tests.tools.toys:toys/TruncatedVector-v0", 333)]
 )
 def test_vectors_are_handed_on_as_they_are(env_id: str, n_games: int) -> None:
     """Parity: in float32, with rewards and ends; 1,000 steps, of which some end a game."""

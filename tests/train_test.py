@@ -25,9 +25,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from a3c import checkpoint_files, logs
-from a3c.stopping import SIGNALS
-from tests import processes
+from a3c.machine.stopping import SIGNALS
+from a3c.store import checkpoint_files, logs
+from tests.tools import processes
 
 TRAIN = processes.ROOT / "train.py"
 TINY = ["--no_xla", "--n_steps", "600"]
@@ -366,7 +366,7 @@ def ended(start, finished, tmp_path_factory) -> Iterator[dict[str, Ended]]:
             "CartPole-v1",
         )
         kill = start(*ENDLESS, *wide, "CartPole-v1")
-        broken = start(*ENDLESS, "--n_workers", "2", "tests.toys:toys/RaisesInStep-v0")
+        broken = start(*ENDLESS, "--n_workers", "2", "tests.tools.toys:toys/RaisesInStep-v0")
         twice = start(*ENDLESS, "CartPole-v1")
 
         # While TensorFlow is imported, which takes seconds, the first Ctrl-C cannot be heeded yet.
@@ -589,10 +589,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "a module that cannot be": ([".toys:X-v0"], [".toys"]),
     "an environment of gymnasium's past": (["Hopper-v3"], ["Hopper-v3", "cannot be made"]),
     "no steps to go": (["--load_ckpt", "{plain}", "--n_steps", "600", CARTPOLE], ["600"]),
-    "unknown in a module": (["tests.toys:toys/Vektor-v0"], ["toys/Vector-v0"]),
+    "unknown in a module": (["tests.tools.toys:toys/Vektor-v0"], ["toys/Vector-v0"]),
     "continuous actions": (["Pendulum-v1"], ["Pendulum-v1", "supported"]),
-    "a dictionary": (["tests.toys:toys/Dictionary-v0"], ["supported"]),
-    "other images": (["tests.toys:toys/Camera-v0"], ["supported"]),
+    "a dictionary": (["tests.tools.toys:toys/Dictionary-v0"], ["supported"]),
+    "other images": (["tests.tools.toys:toys/Camera-v0"], ["supported"]),
     "unknown flag": (["--n_worker", "4", CARTPOLE], ["--n_worker", "--n_workers"]),
     "no number": (["--n_workers", "many", CARTPOLE], ["--n_workers", "many"]),
     "out of range": (["--discount", "1.5", CARTPOLE], ["--discount", "1.5", "0 to 1"]),

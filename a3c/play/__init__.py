@@ -1,0 +1,1 @@
+"""A trained policy at play: evaluations, their scale, pictures, windows and films."""

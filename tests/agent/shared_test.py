@@ -1,0 +1,405 @@
+"""The gate, the counters and the shared update under many threads: nothing lost, nobody let in when shut."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from a3c.agent.shared import Counters, Counts, Gate, SharedState
+from tests.tools.processes import wait_until
+
+TIMEOUT_SECONDS = 120  # of a test that would otherwise hang; none comes near it
+
+
+@pytest.fixture(autouse=True)
+def threads_change_places_often() -> Iterator[None]:
+    """Let Python switch threads 5,000 times as often as usual, so that a missing lock is found out."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def run_threads(functions: list[Callable[[], object]]) -> None:
+    """Run them all at once, to their ends; an error in one is an error here."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(functions))
+
+    def guarded(function: Callable[[], object]) -> None:
+        try:
+            start.wait(TIMEOUT_SECONDS)
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(f,), daemon=True) for f in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_SECONDS)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def test_many_may_be_inside_the_gate_at_once() -> None:
+    """Analytic: eight threads meet inside, which none could if the gate let them in one by one."""
+    gate, meeting = Gate(), threading.Barrier(8)
+
+    def visit() -> None:
+        with gate:
+            meeting.wait(TIMEOUT_SECONDS)
+
+    run_threads([visit] * 8)
+
+
+def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
+    """Analytic: one inside leaves, then it is shut, then one who came meanwhile gets in: in that order."""
+    gate, events = Gate(), []
+    somebody_inside, somebody_late = threading.Event(), threading.Event()
+
+    def insider() -> None:
+        with gate:
+            somebody_inside.set()
+            somebody_late.wait(TIMEOUT_SECONDS)
+            events.append("left")
+
+    def shutter() -> None:
+        somebody_inside.wait(TIMEOUT_SECONDS)
+        with gate.shut():
+            events.append("shut")
+
+    def latecomer() -> None:
+        wait_until(lambda: gate._is_shut)  # the shutter has come and waits
+        somebody_late.set()
+        with gate:
+            events.append("late")
+
+    run_threads([insider, shutter, latecomer])
+    assert events == ["left", "shut", "late"]
+
+
+def test_two_who_shut_the_gate_take_turns() -> None:
+    """Analytic: never two at once, and both get their turns."""
+    gate, n_inside, most_inside = Gate(), 0, []
+
+    def shutter() -> None:
+        nonlocal n_inside
+        for _ in range(20):
+            with gate.shut():
+                n_inside += 1
+                time.sleep(0.001)  # lets the other in, if the gate does
+                most_inside.append(n_inside)
+                n_inside -= 1
+
+    run_threads([shutter, shutter])
+    assert most_inside == [1] * 40
+
+
+def visit_while_shutting(gate: Gate, is_enough: Callable[[int, int], bool]) -> tuple[int, int]:
+    """How many of at least 300 looks from behind the shut gate saw a visitor inside; and how many visits there were.
+
+    The looks go on until these two are enough: nobody knows in what order threads take turns.
+    """
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    lock, done = threading.Lock(), threading.Event()
+    began = ended = n_seen = 0
+
+    def visitor() -> None:
+        nonlocal began, ended
+        while not done.is_set():
+            with gate:
+                with lock:
+                    began += 1
+                time.sleep(0)  # lets others run while it is inside
+                with lock:
+                    ended += 1
+
+    def shutter() -> None:
+        nonlocal n_seen
+        n_looks = 0
+        while time.monotonic() < deadline and (n_looks < 300 or not is_enough(n_seen, ended)):
+            with gate.shut():
+                with lock:
+                    before = began
+                time.sleep(0)
+                with lock:
+                    n_seen += not (before == began == ended)
+            n_looks += 1
+            time.sleep(1e-4)  # lets visitors in
+        done.set()
+
+    run_threads([visitor] * 4 + [shutter])
+    return n_seen, ended
+
+
+def test_nobody_is_inside_while_the_gate_is_shut() -> None:
+    """Analytic: from behind a shut gate, every visit that began has ended, and none begins."""
+    n_seen, n_visits = visit_while_shutting(Gate(), lambda _, n_visits: n_visits > 0)
+    assert n_seen == 0
+    assert n_visits > 0
+
+    class DoorThatStaysOpen(Gate):
+        @contextlib.contextmanager
+        def shut(self) -> Iterator[None]:
+            yield
+
+    # Negative control: the same looks do see visitors where nobody is kept out.
+    assert visit_while_shutting(DoorThatStaysOpen(), lambda n_seen, _: n_seen > 0)[0] > 0
+
+
+def test_an_error_inside_the_gate_leaves_it_usable() -> None:
+    """Analytic: after an error inside, and one while shut, it can be shut and passed again."""
+    gate = Gate()
+    with pytest.raises(ZeroDivisionError), gate:
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), gate.shut():
+        raise ZeroDivisionError
+    passed = []
+
+    def shut_then_pass() -> None:  # in a thread, so that a gate left shut fails instead of hanging
+        with gate.shut():
+            passed.append("shut")
+        with gate:
+            passed.append("inside")
+
+    run_threads([shut_then_pass])
+    assert passed == ["shut", "inside"]
+
+
+class SlowInt(int):
+    """A number that lets other threads run between its being read and its sum's being stored."""
+
+    def __add__(self, other: int) -> "SlowInt":
+        time.sleep(0)
+        return SlowInt(int(self) + other)
+
+
+SLOW_COUNTS = Counts(*map(SlowInt, (0, 0, 0, 0)))
+
+
+def test_counts_are_exact_under_sixteen_threads() -> None:
+    """Analytic: 16 threads count 50 updates of 5 steps, 21 frames and one game, each."""
+    counters = Counters(10**9, SLOW_COUNTS)
+
+    def count() -> None:
+        for _ in range(50):
+            counters.add_update(5, 21, 0, 1)
+
+    run_threads([count] * 16)
+    assert counters.read() == Counts(
+        steps=16 * 250, updates=16 * 50, games=16 * 50, frames=16 * 1050
+    )
+
+
+@pytest.mark.parametrize("n_updates", [3, 57, 211, 500])
+def test_counts_are_exact_when_sixteen_threads_are_stopped(n_updates: int) -> None:
+    """Analytic: stopped at whatever moment, what is counted is what the threads did, to the last
+    one."""
+    counters, stopped = Counters(10**9, SLOW_COUNTS), threading.Event()
+    done = [Counts()] * 16
+
+    def work(mine: int) -> None:
+        while not stopped.is_set() and counters.reserve(5):
+            steps, updates, games, frames = done[mine]
+            n_games = updates % 3
+            counters.add_update(5, 20 + mine, updates, n_games)
+            done[mine] = Counts(steps + 5, updates + 1, games + n_games, frames + 20 + mine)
+
+    def stop() -> None:
+        wait_until(lambda: counters.read().updates >= n_updates)
+        stopped.set()
+
+    run_threads([lambda mine=mine: work(mine) for mine in range(16)] + [stop])
+    assert counters.read() == tuple(map(sum, zip(*done, strict=True)))
+    assert counters.read().updates >= n_updates
+
+
+class WithoutLock:
+    """Stands in for the lock."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_without_the_lock_counts_are_lost() -> None:
+    """Analytic: negative control: two threads that both have read before either writes count once."""
+    both_have_read = threading.Barrier(2)
+
+    class Meets(int):
+        def __add__(self, other: int) -> int:
+            both_have_read.wait(TIMEOUT_SECONDS)
+            return int(self) + other
+
+    counters = Counters(10**9, Counts(updates=Meets(0)))
+    counters._lock = WithoutLock()
+    run_threads([lambda: counters.add_update(5, 20, 0)] * 2)
+    assert counters.read().updates == 1
+
+
+def test_what_is_returned_is_what_was_counted() -> None:
+    """Analytic: every number of updates from 1 to 800 is returned once, to whichever thread."""
+    counters = Counters(10**9, SLOW_COUNTS)
+    returned: list[list[int]] = [[] for _ in range(16)]
+
+    def count(mine: list[int]) -> None:
+        mine.extend(counters.add_update(1, 1, 0).updates for _ in range(50))
+
+    run_threads([lambda mine=mine: count(mine) for mine in returned])
+    assert sorted(sum(returned, [])) == list(range(1, 801))
+    assert all(mine == sorted(mine) for mine in returned)
+    assert counters.read().games == SLOW_COUNTS.games  # unless one says that some ended
+
+
+@pytest.mark.parametrize(
+    ("wanted", "n_rollouts"), [(700, 100), (699, 100), (701, 101), (1, 1), (0, 0)]
+)
+def test_steps_are_reserved_up_to_one_rollout_past_the_end(wanted: int, n_rollouts: int) -> None:
+    """Analytic: 16 threads ask for 7 steps at a time until they are refused."""
+    counters = Counters(wanted, SLOW_COUNTS)
+    granted: list[int] = []
+
+    def ask() -> None:
+        while counters.reserve(7):
+            granted.append(7)
+
+    run_threads([ask] * 16)
+    assert len(granted) == n_rollouts
+    assert counters.read() == Counts()  # reserved is not yet done
+
+
+def test_steps_given_back_can_be_reserved_again() -> None:
+    """Analytic: of two rollouts of 5 that reach 10, one gives back 2: so one more is granted, and no more."""
+    counters = Counters(10)
+    assert [counters.reserve(5) for _ in range(3)] == [True, True, False]
+    counters.give_back(2)
+    assert [counters.reserve(5) for _ in range(2)] == [True, False]
+    assert counters.read() == Counts()
+
+
+def test_restored_counts_go_on() -> None:
+    """Analytic: 95 of 100 steps are done already: one rollout of 10 more, and no lag from before."""
+    counters = Counters(100, Counts(steps=95, updates=19, games=3, frames=400))
+    assert counters.read() == Counts(95, 19, 3, 400)
+    assert counters.reserve(10)
+    assert not counters.reserve(10)
+    assert counters.add_update(10, 40, 19, n_games=2) == Counts(105, 20, 5, 440)
+    assert counters.take_policy_lag() == (0.0, 0.0)
+
+
+def test_policy_lag_by_hand() -> None:
+    """Analytic: three updates from one copy lag 0, 1, 2; then one from a fresh copy; taken once each."""
+    counters = Counters(100)
+    for _ in range(3):
+        counters.add_update(5, 20, n_updates_at_copy=0)
+    assert counters.take_policy_lag() == (1.0, 2.0)
+    assert np.isnan(counters.take_policy_lag()).all()
+    counters.add_update(5, 20, n_updates_at_copy=3)
+    assert counters.take_policy_lag() == (0.0, 0.0)
+
+
+def shared_state(weights: dict[str, np.ndarray], **settings: float) -> SharedState:
+    settings = {
+        "rmsprop_initial": 1.0,
+        "rmsprop_decay": 0.99,
+        "rmsprop_epsilon": 0.1,
+        "max_grad_norm": 1e9,
+    } | settings
+    return SharedState(weights, **settings, counters=Counters(10**9))
+
+
+def test_shared_state_starts_as_told() -> None:
+    """Analytic: the weights given, statistics of the start given, each of its weight's shape."""
+    weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
+    for start in (0.0, 1.0):
+        shared = shared_state(weights, rmsprop_initial=start)
+        assert list(shared.weights) == list(shared.mean_squares) == ["a", "b"]
+        for name, value in weights.items():
+            np.testing.assert_array_equal(shared.weights[name], value)
+            np.testing.assert_array_equal(shared.mean_squares[name], np.full(value.shape, start))
+
+
+def test_apply_clips_then_steps_every_variable() -> None:
+    """Parity: two updates with joint clipping and the shared statistics, against float64 by hand."""
+    generator = np.random.default_rng(0)
+    theta = {
+        name: generator.standard_normal(s).astype(np.float32)
+        for name, s in (("a", (2, 3)), ("b", (4,)))
+    }
+    shared = shared_state(theta, max_grad_norm=1.0)
+    apply = tf.function(shared.apply)
+    local = {name: tf.Variable(np.zeros_like(value)) for name, value in theta.items()}
+    m = {name: np.ones(value.shape) for name, value in theta.items()}
+    expected = {name: value.astype(np.float64) for name, value in theta.items()}
+    for size in (10.0, 0.01):  # clipped, and not
+        gradients = {
+            name: (size * generator.standard_normal(v.shape)).astype(np.float32)
+            for name, v in theta.items()
+        }
+        norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
+        assert (norm > 1) == (size == 10)
+        np.testing.assert_allclose(apply(gradients, tf.constant(0.1), local), norm, rtol=1e-5)
+        for name, gradient in gradients.items():
+            g = gradient * min(1, 1 / norm)
+            m[name] = 0.99 * m[name] + 0.01 * g**2
+            expected[name] -= 0.1 * g / np.sqrt(m[name] + 0.1)
+            np.testing.assert_allclose(shared.mean_squares[name], m[name], rtol=1e-5)
+            np.testing.assert_allclose(shared.weights[name], expected[name], rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(local[name], shared.weights[name])
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_updates"),
+    # Large enough for two updates to meet in one array; and 100,000 updates in all.
+    [((500, 1000), 25), ((64,), 12_500)],
+)
+def test_no_update_is_lost_under_eight_threads(shape: tuple[int, ...], n_updates: int) -> None:
+    """Analytic: with m held at 1 (α = 1, ε = 0), each update subtracts exactly its gradient: thread i's is i.
+
+    Two arrays at once, which must go together: what a thread has in its copy after its update is of one moment.
+    """
+    n_threads = 8
+    zeros = {name: np.zeros(shape, np.float32) for name in ("v", "w")}
+    shared = shared_state(zeros, rmsprop_decay=1.0, rmsprop_epsilon=0.0)
+    n_torn = tf.Variable(0)  # entries of copies that are of another moment than the first
+
+    # In one call, where no thread waits for Python.
+    def updates(size: int) -> Callable[[], None]:
+        local = {name: tf.Variable(array) for name, array in zeros.items()}
+
+        @tf.function
+        def apply() -> None:
+            for _ in tf.range(n_updates):
+                gradients = {name: tf.fill(shape, float(size)) for name in zeros}
+                shared.apply(gradients, tf.constant(1.0), local)
+                first = local["v"][..., :1]
+                for copy in local.values():
+                    torn = tf.math.count_nonzero(copy != first, dtype=tf.int32)
+                    n_torn.assign_add(torn, use_locking=True)
+
+        return apply.get_concrete_function()
+
+    run_threads([updates(i) for i in range(1, n_threads + 1)])
+    assert n_torn.numpy() == 0
+    total = n_updates * sum(range(1, n_threads + 1))
+    assert total < 2**24  # whole numbers up to there are exact
+    for name in zeros:
+        np.testing.assert_array_equal(shared.weights[name], np.full(shape, -total))
+        np.testing.assert_array_equal(shared.mean_squares[name], np.ones(shape))
+
+    # Negative control: threads that all read before any writes lose all updates but one, and the
+    # count shows it.
+    everybody_has_read = threading.Barrier(n_threads)
+
+    def racy_update() -> None:
+        before = shared.weights["w"].numpy()
+        everybody_has_read.wait(TIMEOUT_SECONDS)
+        shared.weights["w"].assign(before - 1)
+
+    run_threads([racy_update] * n_threads)
+    np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -total - 1))

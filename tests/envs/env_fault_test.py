@@ -1,0 +1,121 @@
+"""Environment processes of a real run that are killed or stopped in its middle: it goes on.
+
+While it is running, it is also looked at for open ports: there are none.
+"""
+
+import contextlib
+import csv
+import math
+import os
+import pathlib
+import re
+import signal
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+
+from a3c.envs.process import processes_per_worker
+from tests.tools import processes
+
+TRAIN = processes.ROOT / "train.py"
+N_ENVS = 4
+N_PROCESSES = processes_per_worker(1, N_ENVS)
+TOLD = "what was under way there is abandoned, and not counted; a new process takes its place: "
+
+
+def rows(folder: pathlib.Path) -> list[dict[str, float]]:
+    """The whole rows of progress.csv; the last line may be just being written."""
+    path = folder / "progress.csv"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    whole = [line for line in lines if line.endswith("\n")]
+    return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(whole)]
+
+
+def env_pids(session: int) -> list[int]:
+    """The environment processes of a run: children of the server that it starts them from."""
+    parents = {}
+    for pid in processes.members(session):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            _, parents[pid], _ = processes.state_parent_and_session(pid)
+    return sorted(pid for pid, parent in parents.items() if parents.get(parent) == session)
+
+
+@pytest.mark.slow
+def test_a_run_survives_its_environments(tmp_path):
+    """Analytic: one is killed, one stopped (it hangs), one of their successors killed; each has a
+    successor, a line in the log and a place in the count, and training goes on after each.
+    """
+    arguments = [
+        *("--log_dir", "run", "--no_xla", "--envs_per_worker", str(N_ENVS)),
+        *("--manager_wake_interval_seconds", "0.2", "--env_timeout_seconds", "3"),
+        *("--n_steps", "1e9", "CartPole-v1"),
+    ]
+    with processes.dispositions():
+        run = processes.start([TRAIN, *arguments], tmp_path)
+    folder = tmp_path / "run"
+
+    def wait_for(n_restarts: int) -> None:
+        """Wait until the run has as many restarts, all processes, and some steps more since then."""
+
+        def n_steps_if_so() -> float:
+            assert run.poll() is None, processes.outputs(tmp_path)
+            last = (rows(folder) or [{}])[-1]
+            is_so = last.get("misc/env_restarts", 0) >= n_restarts
+            return (
+                last.get("misc/steps", 0) if is_so and len(env_pids(run.pid)) == N_PROCESSES else 0
+            )
+
+        processes.wait_until(n_steps_if_so, f"{n_restarts} restarts")
+        before = n_steps_if_so()
+        processes.wait_until(lambda: n_steps_if_so() > before + 200, "steps after that")
+
+    try:
+        wait_for(0)
+        assert processes.open_ports(processes.members(run.pid)) == []
+        seen = set(env_pids(run.pid))
+        os.kill(min(seen), signal.SIGKILL)
+        wait_for(1)
+        new = set(env_pids(run.pid)) - seen
+        os.kill(max(seen & set(env_pids(run.pid))), signal.SIGSTOP)
+        wait_for(2)
+        os.kill(min(new), signal.SIGKILL)
+        wait_for(3)
+        run.terminate()
+        assert run.wait(processes.DEADLINE_SECONDS) == 143
+        processes.wait_until(lambda: not processes.members(run.pid), "all processes to end")
+    finally:
+        processes.end(run)
+
+    check_what_is_left(tmp_path)
+
+
+def check_what_is_left(outside: pathlib.Path) -> None:
+    """The log, the figures and the monitor files of the run agree."""
+    outputs, folder = processes.outputs(outside), outside / "run"
+    assert outputs["stderr"] == ""
+    told = re.findall(
+        rf"^{TOLD}worker 0, environments? \d(?: to \d)? (.*)$", outputs["stdout"], re.M
+    )
+    # One that was only slow is replaced as well; three are sure.
+    assert told.count("died (exit code -9)") == 2
+    assert "has not answered for 3 s" in told
+    last = rows(folder)[-1]
+    assert last["misc/env_restarts"] == len(told)
+    assert (folder / "log.txt").read_text() == outputs["stdout"]
+    # Each update is of 5 steps of all environments, or of those that are left where a process
+    # broke; where that was the only one, there is no update.
+    n_lost = 5 * N_ENVS * last["misc/updates"] - last["misc/steps"]
+    most = 5 * math.ceil(N_ENVS / N_PROCESSES) * len(told) if N_PROCESSES > 1 else 0
+    assert (N_PROCESSES > 1) <= n_lost <= most
+    assert n_lost % 5 == 0
+
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
+    counts = [make_ndarray(e.tensor_proto).item() for e in events.Tensors("misc/env_restarts")]
+    assert counts == [row["misc/env_restarts"] for row in rows(folder)]
+    texts = [path.read_text() for path in (folder / "monitor").iterdir()]
+    assert len(texts) == N_ENVS
+    assert all(text.count("r,l,t\n") == 1 and text.endswith("\n") for text in texts)
+    n_games = sum(text.count("\n") - 2 for text in texts)
+    # The stop came in the middle of two rollouts, whose last games are not all counted.
+    assert last["rl/episodes"] <= n_games <= last["rl/episodes"] + 10

@@ -1,0 +1,78 @@
+"""Tests of a3c/machine/seeding.py."""
+
+import hashlib
+import itertools
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+
+from a3c.envs import make
+from a3c.machine import seeding
+from a3c.machine.seeding import Purpose
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def draws(*key: int) -> tuple[int, ...]:
+    run_seed, purpose, *rest = key
+    generator = seeding.generator(run_seed, Purpose(purpose), *rest)
+    return tuple(generator.integers(2**63, size=4).tolist())
+
+
+def test_every_part_of_the_key_leads_to_a_stream_of_its_own():
+    """Analytic: streams of all combinations of small keys are pairwise different."""
+    keys = list(itertools.product(range(3), Purpose, range(3), range(3), range(3)))
+    assert len({draws(*key) for key in keys}) == len(keys)
+
+
+def test_no_two_of_64_workers_with_32_environments_draw_the_same():
+    """Analytic: streams of every worker, environment and purpose of two runs are pairwise different,
+    and so are all of their first four numbers."""
+    keys = list(itertools.product((0, 1), Purpose, range(64), range(32)))
+    streams = {draws(*key) for key in keys}
+    assert len(streams) == len(keys) == 2 * len(Purpose) * 64 * 32
+    assert len({number for stream in streams for number in stream}) == 4 * len(keys)
+
+
+def hash_of_all_streams() -> str:
+    """Of the first numbers of every worker, environment and purpose."""
+    keys = itertools.product((5,), Purpose, range(64), range(32), (3,))
+    return hashlib.sha256(str([draws(*key) for key in keys]).encode()).hexdigest()
+
+
+def test_a_key_always_gives_the_same_stream():
+    """Analytic: second generators repeat the first ones, also in another process."""
+    code = "from tests.machine import seeding_test; print(seeding_test.hash_of_all_streams())"
+    elsewhere = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    assert elsewhere.strip() == hash_of_all_streams() == hash_of_all_streams()
+
+
+def test_emulators_of_a_run_have_seeds_of_their_own():
+    """Analytic: the 32 bits that each of 64 x 32 is seeded with, in ten runs; in one of two thousand
+    runs, two of them are the same by chance."""
+    for run_seed in range(10):
+        seeds = [
+            next(make._emulator_seeds(run_seed, *where, 0, every_game=True))
+            for where in itertools.product(range(64), range(32))
+        ]
+        assert len(set(seeds)) >= 64 * 32 - 1
+
+
+def test_streams_are_those_of_numpys_seed_sequence():
+    """Parity: the key is NumPy's spawn key, in this order; golden results depend on it."""
+    expected = np.random.SeedSequence(7, spawn_key=(2, 3, 4, 5)).generate_state(8)
+    actual = seeding.seed_sequence(7, Purpose.NOOPS, worker=3, env=4, game=5).generate_state(8)
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_purposes_keep_their_numbers():
+    """Golden: a renumbered purpose would change every run."""
+    assert {purpose.name: purpose.value for purpose in Purpose} == {
+        "WEIGHTS": 0,
+        "ACTIONS": 1,
+        "NOOPS": 2,
+        "EMULATOR": 3,
+        "EVALUATION": 4,
+    }

@@ -1,0 +1,318 @@
+"""Evaluation: whole games by the published protocol, and the same ones however they are played."""
+
+import math
+import signal
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+
+from a3c.agent import network
+from a3c.envs import make
+from a3c.envs.pool import EnvProcesses
+from a3c.envs.process import EnvError
+from a3c.machine import seeding
+from a3c.machine.stopping import SIGNALS, StopFlag
+from a3c.play import atari_scores, evaluation
+from a3c.play.evaluation import Game, Policy
+from a3c.settings import params
+from a3c.store.checkpoint_files import Subject
+from tests.tools.agents import CARTPOLE, SHORT_PONG, make_weights, save
+from tests.tools.fakes import NumberedEnvs
+
+NUMBERED = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
+
+
+def make_policy(subject: Subject, greedy: bool = False) -> Policy:
+    policy = Policy(subject, greedy)
+    for name, array in make_weights(subject).items():
+        policy.weights[name].assign(array)
+    return policy
+
+
+def play_all(subject: Subject, seed: int, n_games: int, n_at_once: int) -> list[Game]:
+    settings = evaluation.settings_of(subject, seed)
+    return sorted(evaluation.play_many(make_policy(subject), settings, n_games, n_at_once))
+
+
+# Human-normalised scores
+
+
+def test_the_constants_are_those_of_the_references():
+    """Golden: five games as they are quoted most; 57 in all, whose sums are those of the published list."""
+    assert len(atari_scores.SCALES) == 57
+    sums = map(sum, zip(*atari_scores.SCALES.values(), strict=True))
+    assert list(sums) == pytest.approx([50864.9, 606494.2], abs=0.01)
+    quoted = {
+        "BeamRider": (363.9, 16926.5),
+        "Breakout": (1.7, 30.5),
+        "Pong": (-20.7, 14.6),
+        "Qbert": (163.9, 13455.0),
+        "SpaceInvaders": (148.0, 1668.7),
+    }
+    for game, scale in quoted.items():
+        assert atari_scores.scale_of(f"{game}NoFrameskip-v4") == scale
+        assert atari_scores.scale_of(f"ALE/{game}-v5") == scale
+
+
+def test_every_game_has_an_environment_and_a_scale():
+    """Analytic: by the emulator's own names of the games that the ids stand for."""
+    seen = set()
+    for env_id, spec in gymnasium.registry.items():
+        supported = env_id.endswith("NoFrameskip-v4") or spec.namespace == "ALE"
+        if spec.entry_point == "ale_py.env:AtariEnv" and supported:
+            game = spec.kwargs["game"]
+            assert atari_scores.scale_of(env_id) == atari_scores.SCALES.get(game), env_id
+            seen.add(game)
+    assert seen >= set(atari_scores.SCALES)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "x:Pong-v4x", "", "Pongs-v4", "ALE/Pong-v6"])
+def test_other_environments_have_no_scale(env_id):
+    """Analytic: no score is put on a scale that is not its game's."""
+    assert atari_scores.human_normalised(env_id, 1.0) is None
+
+
+def test_a_person_scores_one_and_random_play_zero():
+    """Analytic: the ends and the middle of the scale."""
+    for score, wanted in ((-20.7, 0.0), (14.6, 1.0), (-3.05, 0.5)):
+        assert atari_scores.human_normalised("PongNoFrameskip-v4", score) == pytest.approx(wanted)
+
+
+def test_a_summary_by_hand():
+    """Analytic: mean 4, squared distances 9 + 1 + 16 = 26 over n - 1 = 2."""
+    games = [Game(n, score, 10, False) for n, score in enumerate((1.0, 3.0, 8.0))]
+    assert evaluation.summarise("PongNoFrameskip-v4", games) == (
+        *(3, 4.0, math.sqrt(13), 3.0, 1.0, 8.0),
+        pytest.approx((4.0 + 20.7) / (14.6 + 20.7)),
+    )
+    alone = evaluation.summarise("CartPole-v1", games[:1])
+    assert (alone.n_games, alone.mean, alone.human_normalised) == (1, 1.0, None)
+    assert math.isnan(alone.sd)
+    assert math.isnan(evaluation.summarise("CartPole-v1", []).mean)
+
+
+# The policy
+
+
+def test_a_decision_shows_the_network():
+    """Parity: softmax in NumPy, the value, and the likeliest action where greedy."""
+    policy = make_policy(NUMBERED, greedy=True)
+    generator = np.random.default_rng(0)
+    for seed in range(5):
+        observation = np.random.default_rng(seed).standard_normal(3).astype(np.float32)
+        predictions = network.forward("mlp", policy.weights, observation[None])
+        logits = predictions.logits.numpy()[0].astype(np.float64)
+        wanted = np.exp(logits) / np.exp(logits).sum()
+        decision = policy.decide(observation, generator)
+        np.testing.assert_allclose(decision.probabilities, wanted, rtol=1e-5)
+        assert decision.action == np.argmax(logits)
+        assert decision.value == pytest.approx(float(predictions.values[0]), rel=1e-5)
+
+
+def test_actions_are_drawn_as_often_as_they_are_likely():
+    """Analytic: 2,000 draws, within 4 standard deviations; the draws are fixed by their seed."""
+    policy = make_policy(NUMBERED)
+    observation = np.array([1.0, -2.0, 3.0], np.float32)
+    generator = np.random.default_rng(0)
+    decisions = [policy.decide(observation, generator) for _ in range(2000)]
+    likely = float(decisions[0].probabilities[1])
+    assert 0.05 < likely < 0.95
+    share = np.mean([decision.action for decision in decisions])
+    assert abs(share - likely) < 4 * math.sqrt(likely * (1 - likely) / 2000)
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_a_policy_comes_from_a_checkpoint(tmp_path, weights_only):
+    """Golden: every weight, with the statistics beside them or without."""
+    info = save(tmp_path, weights_only=weights_only)
+    assert info.has_statistics is not weights_only
+    policy = evaluation.load_policy(info)
+    for name, array in make_weights(CARTPOLE).items():
+        np.testing.assert_array_equal(policy.weights[name].numpy(), array, err_msg=name)
+
+
+# Games
+
+
+class Endless(NumberedEnvs):
+    """One environment of which no game ever ends; its random start cost 2 frames."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.n_frames = 2
+
+
+def test_a_game_without_end_is_cut_off():
+    """Analytic: after the frames of 40 / 4 decisions at most, with what was paid until then."""
+    envs = Endless()
+    actions = []
+    game = evaluation.play_game(
+        make_policy(NUMBERED),
+        envs,
+        seed=0,
+        number=3,
+        watch=lambda observation, decision: actions.append(decision.action),
+        max_frames=40,
+    )
+    # The reset has cost 4 frames on top of 2: 6, 10, … 38 are below 40.
+    assert envs.n_frames == 42
+    paid = sum(np.float32(n + action / 10) for n, action in enumerate(actions))
+    assert game == Game(3, pytest.approx(paid), 9, True)
+
+
+def test_games_at_once_are_played_where_no_signal_comes(monkeypatch):
+    """Analytic: the threads compute; what would handle a signal there could damage what they use."""
+    blocked = []
+
+    def play(policy, settings, number, stop):
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return Game(number, 1.0, 10, False)
+
+    monkeypatch.setattr(evaluation, "play", play)
+    assert len(play_all(CARTPOLE, seed=0, n_games=3, n_at_once=2)) == 3
+    assert [each >= set(SIGNALS) for each in blocked] == [True] * 3
+
+
+def test_a_game_that_is_stopped_does_not_count():
+    """Analytic: it ends at the next decision."""
+    stop = StopFlag()
+    envs = NumberedEnvs(1, 1, on_step=lambda n: stop.set() if n == 4 else None)
+    assert evaluation.play_game(make_policy(NUMBERED), envs, 0, 0, stop=stop) is None
+    assert envs.n_steps == 5
+
+
+def test_a_stop_does_not_wait_for_an_environment_that_hangs():
+    """Analytic: the game counts for nothing, however long its environment may take."""
+    subject = Subject("tests.tools.toys:toys/HangsInStep-v0", "generic", "mlp", (2,), 2)
+    stop = StopFlag()
+    timer = threading.Timer(1.0, stop.set)
+    timer.start()
+    since = time.monotonic()
+    settings = evaluation.settings_of(subject, 0)
+    assert evaluation.play(make_policy(subject), settings, 0, stop, 1000.0) is None
+    assert time.monotonic() - since < 10
+    timer.join()
+
+
+def test_a_game_has_as_long_as_the_run_allows():
+    """Analytic: half a second, and then it is the environment's fault."""
+    subject = Subject("tests.tools.toys:toys/HangsInStep-v0", "generic", "mlp", (2,), 2)
+    settings = evaluation.settings_of(subject, 0)
+    with pytest.raises(EnvError, match=r"has not answered for 0\.5 s"):
+        evaluation.play(make_policy(subject), settings, 0, timeout_seconds=0.5)
+
+
+def test_what_is_watched_is_what_was_decided_on():
+    """Analytic: each observation with the action that followed it, before it is carried out."""
+    envs = NumberedEnvs(1, 1, terminations={(6, 0)})
+    seen = []
+
+    def watch(observation, decision):
+        assert len(seen) == envs.n_steps
+        seen.append(observation.copy())
+
+    game = evaluation.play_game(make_policy(NUMBERED), envs, 0, 0, watch=watch)
+    np.testing.assert_array_equal(np.stack(seen)[:, 2] * 8, np.arange(7))
+    assert (game.score, game.length, game.cut_off) == (6, 7, False)
+
+
+def test_each_game_has_draws_of_its_own():
+    """Analytic: on the same observations, by the game's number and the seed, again and again."""
+    policy, drawn = make_policy(NUMBERED), {}
+    for seed, number in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        actions = []
+        evaluation.play_game(
+            policy,
+            NumberedEnvs(1, 1, terminations={(39, 0)}),
+            seed,
+            number,
+            watch=lambda observation, decision, actions=actions: actions.append(decision.action),
+        )
+        assert drawn.setdefault((seed, number), actions) == actions
+    assert len({tuple(actions) for actions in drawn.values()}) == 3
+
+
+def test_games_are_played_as_published():
+    """Analytic: random starts, unclipped rewards, whole games; a person's cap on their length.
+
+    The toy pays a frame's number, loses a life every 30 frames, and its games have 90 frames.
+    """
+    subject = Subject(
+        "tests.tools.toys:toys/NumbersWithLives-v0", "generic", "small", (84, 84, 4), 4
+    )
+    settings = evaluation.settings_of(subject, seed=5)
+    assert settings == make.EnvSettings(
+        subject.env_id, 5, "generic", 30, clip_rewards=False, end_on_life_loss=False
+    )
+    assert evaluation.MAX_FRAMES == 108_000
+    games = play_all(subject, seed=5, n_games=3, n_at_once=3)
+    assert [game.score for game in games] == [90 * 91 / 2] * 3
+    assert len({game.length for game in games}) > 1  # different starts
+    assert not any(game.cut_off for game in games)
+
+
+def test_a_game_cut_off_by_its_emulator_says_so():
+    """Analytic: Atari games have the cap built in; this one of 150 frames."""
+    (game,) = play_all(SHORT_PONG, seed=0, n_games=1, n_at_once=1)
+    assert game.cut_off
+    assert 20 <= game.length <= 150 / 4
+
+
+def test_the_same_seed_gives_the_same_games_however_they_are_played():
+    """Golden: one at once, three at once, in this process; another seed gives others."""
+    alone = play_all(CARTPOLE, seed=7, n_games=5, n_at_once=1)
+    assert [game.number for game in alone] == list(range(5))
+    assert len({game.score for game in alone}) > 2
+    assert play_all(CARTPOLE, seed=7, n_games=5, n_at_once=3) == alone
+    assert play_all(CARTPOLE, seed=8, n_games=5, n_at_once=3) != alone
+
+    settings, policy, frames = evaluation.settings_of(CARTPOLE, 7), make_policy(CARTPOLE), []
+    for number in (3, 1):
+        here = evaluation.EnvHere(settings, number, frames.append)
+        frames.clear()
+        assert evaluation.play_game(policy, here, 7, number) == alone[number]
+        here.close()
+        assert len(frames) == alone[number].length + 1
+        assert frames[0].shape == (400, 600, 3)
+
+
+def test_a_sticky_emulator_gives_the_same_games_too():
+    """Golden: v5 draws from the emulator's own stream, which must not go on from game to game."""
+    subject = Subject("ALE/Freeway-v5", "generic", "small", (84, 84, 4), 3)
+    settings, policy = evaluation.settings_of(subject, 1), make_policy(subject)
+    described = make.describe_env(settings)
+    scores = []
+    for order in ((0, 1), (1,)):
+        for number in order:
+            envs = EnvProcesses(
+                settings, evaluation.WORKER, 1, described, n_slots=1, first_games=[number]
+            )
+            try:
+                evaluation.play_game(policy, envs, 1, number, max_frames=400)
+                scores.append(envs.observations.copy())
+            finally:
+                envs.close()
+    np.testing.assert_array_equal(scores[1], scores[2])
+    assert (scores[0] != scores[1]).any()
+
+
+def test_no_game_is_one_of_trainings():
+    """Analytic: their streams have a worker's number that no training can have."""
+    assert (
+        params.MAX_ENVS <= evaluation.WORKER == 2**16
+    )  # or published games could not be played again
+    key = (0, seeding.Purpose.NOOPS)
+    evaluations = seeding.seed_sequence(*key, evaluation.WORKER, 0, 0).generate_state(4)
+    for worker in range(16):
+        trainings = seeding.seed_sequence(*key, worker, 0, 0).generate_state(4)
+        assert (evaluations != trainings).any()
+
+
+def test_a_broken_environment_is_not_hidden():
+    """Analytic: its error reaches whoever asked for the games."""
+    subject = Subject("tests.tools.toys:toys/RaisesInStep-v0", "generic", "mlp", (2,), 2)
+    with pytest.raises(EnvError, match="the joystick broke"):
+        play_all(subject, seed=0, n_games=3, n_at_once=2)

@@ -1,0 +1,93 @@
+"""Windows are opened where there is a display and keep their time; films grow picture by picture."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from a3c.play import screens
+from tests.tools import processes
+
+
+@pytest.fixture
+def no_display(monkeypatch):
+    """Whoever runs the tests may have one."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, "")  # so that it is put back, whatever happens to it meanwhile
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("name", ["DISPLAY", "WAYLAND_DISPLAY"])
+def test_a_display_that_is_not_there_is_none(no_display, monkeypatch, capfd, name):
+    """Analytic: nothing on stderr, where SDL's drivers complain of displays that nobody named."""
+    monkeypatch.setenv(name, ":987" if name == "DISPLAY" else "wayland-987")
+    assert not screens.has_display()
+    with pytest.raises(screens.NoScreen, match=r"^no display: \w"):
+        screens.open_display()
+    if name == "DISPLAY":  # the driver of Wayland, which was named, may have its say
+        assert capfd.readouterr() == ("", "")
+    assert "SDL_VIDEODRIVER" not in os.environ
+
+
+def test_a_window_waits_for_its_time(no_display, monkeypatch):
+    """Analytic: SDL's dummy driver; pygame's clock is asked to keep the rate after each picture."""
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    window, asked = screens.Window("a title", 25.0), []
+
+    class Clock:
+        def tick(self, fps: float) -> None:
+            asked.append((fps, window._pygame.display.get_caption()[0]))
+
+    window._clock = Clock()
+    for _ in range(3):
+        window.show(np.zeros((6, 8, 3), np.uint8))
+    window.close()
+    assert asked == [(25.0, "a title")] * 3
+
+
+# Prints how many kB this process and ffmpeg have held at most, after a short film and a long one.
+FILM = """
+import pathlib, resource, sys
+import numpy as np
+from a3c.play import screens
+image = np.zeros((400, 600, 3), np.uint8)
+for n_pictures in (20, 220):
+    film = screens.Film(pathlib.Path(sys.argv[1]), 60.0)
+    for n in range(n_pictures):
+        image[n, :, n % 3] = 200
+        film.show(image)
+    film.close()
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        print(resource.getrusage(who).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("ending", [".gif", ".mp4"])
+def test_a_long_film_takes_no_more_memory_than_a_short_one(tmp_path, ending):
+    """Analytic: 20 pictures and 220, of which 200 would be 48 MB even with one byte a pixel."""
+    command = [sys.executable, "-c", FILM, str(tmp_path / f"film{ending}")]
+    done = subprocess.run(command, cwd=processes.ROOT, check=True, capture_output=True, text=True)
+    ours, ffmpegs, ours_then, ffmpegs_then = map(int, done.stdout.split())
+    assert ours_then - ours < 20_000
+    assert ffmpegs_then - ffmpegs < 20_000
+
+
+def test_a_film_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
+    """Analytic: neither an empty file nor, of a film made before, an empty one."""
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", "/nowhere/ffmpeg")
+    before, new = tmp_path / "before.mp4", tmp_path / "new.gif"
+    before.write_bytes(b"a film")
+    for path in (before, new):
+        with pytest.raises(screens.NoScreen, match=f"cannot write {path} without ffmpeg: "):
+            screens.check_film(path)
+    assert before.read_bytes() == b"a film"
+    assert not new.exists()
+
+
+def test_checking_a_film_makes_none(tmp_path):
+    """Analytic: it can be written, and is not yet."""
+    for name in ("film.mp4", "FILM.GIF"):
+        screens.check_film(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []

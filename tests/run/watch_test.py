@@ -1,0 +1,406 @@
+"""Tests of a3c/run/watch.py: what the main thread makes of reports, alone."""
+
+import math
+import pathlib
+import signal
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from a3c.agent.shared import Counters, Counts, SharedState
+from a3c.agent.worker import EnvRestart, Failure, Game, Measurement, Report
+from a3c.machine.stopping import StopSignals
+from a3c.play.evaluator import Evaluated
+from a3c.run import watch
+from a3c.settings import command_line
+from a3c.store import checkpoint, logs, resume
+from tests.tools import processes
+
+# The figures of an evaluation that are said.
+ALL_ONE = dict.fromkeys(("episode_reward_mean", "episode_reward_min", "episode_reward_max"), 1.0)
+
+
+@pytest.fixture
+def signals():
+    """A run's signals; the handlers are put back."""
+    with processes.handlers_kept():
+        yield StopSignals()
+
+
+class FakeLog:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.games: list[tuple] = []
+        self.said: list[tuple[str, bool]] = []
+        self.at: list[int] = []
+        self.did: list[str] = []
+
+    def n_bytes(self) -> int:
+        self.did.append("n_bytes")
+        return 0
+
+    def figures(self, figures: dict[str, float]) -> None:
+        self.rows.append(dict(figures))
+
+    def game(self, *game: float) -> None:
+        self.games.append(game)
+
+    def say(self, line: str, *, error: bool = False) -> None:
+        self.said.append((line, error))
+
+    def histograms(self, n_steps: int, arrays: dict[str, np.ndarray]) -> None:
+        self.at.append(n_steps)
+
+    def evaluation(self, n_steps: int, figures: dict[str, float]) -> None:
+        self.at.append(n_steps)
+
+    def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
+        self.did.append("move_bar")
+
+
+class Watched(NamedTuple):
+    """The main thread's watch, with what it sees and what it says in our hands."""
+
+    watch: Any
+    log: FakeLog
+    counters: Counters
+    put: Callable[[Report], None]
+    clock: list[float]
+
+    def take(self, *reports: Report) -> None:
+        for report in reports:
+            self.put(report)
+        self.watch._take_reports(math.inf)
+
+    def row(self, seconds: float = 1.0) -> dict[str, float]:
+        """The next row, so many seconds after the last one."""
+        self.clock[0] += seconds
+        self.watch._write_row()
+        return self.log.rows[-1]
+
+
+def measurement(**scalars: float) -> Measurement:
+    return Measurement({name.replace("__", "/"): x for name, x in scalars.items()}, {}, {})
+
+
+@pytest.fixture
+def watched(signals, monkeypatch):
+    """A watch over nothing; its clock stands still at 100 s until told otherwise."""
+    clock = [100.0]
+    monkeypatch.setattr(watch, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(watch.cores, "seconds_used", lambda: 18.9)
+    schedule = ["--lr_schedule", "linear", "--lr_decay_to_zero_by_n_steps", "400"]
+    more = ["--initial_lr", "0.5", "--n_steps", "400", "--detailed_logs"]
+    parsed = command_line.parse([*schedule, *more, "Numbered-v0"])
+    counters = Counters(400, Counts(steps=100, updates=20, games=4, frames=400))
+    weights = {"w": np.zeros((2, 3), np.float32)}
+    constants = {"rmsprop_decay": 0.99, "rmsprop_epsilon": 0.1, "max_grad_norm": 1.0}
+    shared = SharedState(weights, rmsprop_initial=1.0, counters=counters, **constants)
+    reports = watch.Reports()
+    log = FakeLog()
+    worker = types.SimpleNamespace(episode_value_mean=9.0)
+    folder = pathlib.Path("nowhere")
+    watching = watch.Watch(parsed.params, folder, shared, [worker], None, log, signals, reports, [])
+    return Watched(watching, log, counters, reports.put, clock)
+
+
+def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched):
+    """Analytic: games and restarts still in the queue are handled before it is
+    said how far they had come.
+    """
+    watched.put(Game(105, 3.0, 5))
+    watched.put(EnvRestart("why"))
+    watched.watch._workers = []
+    position = watched.watch._read_position()
+    assert watched.log.games == [(105, 3.0, 5)]
+    assert position.n_env_restarts == 1
+    assert position.cpu_seconds == 18
+    assert watched.log.did[-1] == "n_bytes"
+
+
+def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch):
+    """Analytic: of two workers, the second gets no thread: the first is told to stop, and awaited."""
+    ended = []
+
+    def work() -> None:
+        processes.wait_until(watched.watch._signals.event.is_set, "the stop")
+        ended.append(True)
+
+    start, n = threading.Thread.start, [0]
+
+    def start_one(thread: threading.Thread) -> None:
+        n[0] += 1
+        if n[0] > 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    worker = types.SimpleNamespace(run=work, number=0)
+    watched.watch._workers = [worker, worker]
+    watched.watch._checkpointer = types.SimpleNamespace(has_saved=True)
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    with pytest.raises(RuntimeError):
+        watched.watch.run()
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
+    """Analytic: a failure that nobody waited for any more, and what comes of the evaluation under way,
+    which is not waited for where the run has failed.
+    """
+    waited_for = []
+
+    def work() -> None:
+        watched.clock[0] += 1
+        if fails:
+            watched.put(Failure(7, RuntimeError("why"), "Traceback\n"))
+
+    def finish(is_stopped: Callable[[], bool]) -> None:
+        waited_for.append(not is_stopped())
+        watched.put(Evaluated(50, ALL_ONE, None, None))
+
+    heard = []
+    watched.watch._workers = [types.SimpleNamespace(run=work, number=7, episode_value_mean=9.0)]
+    monkeypatch.setattr(watched.watch, "_watch", lambda threads: [t.join() for t in threads])
+    monkeypatch.setattr(watched.watch, "_save", lambda: heard.append(len(watched.log.said)))
+    watched.watch._checkpointer = types.SimpleNamespace(has_saved=True)
+    watched.watch._evaluator = types.SimpleNamespace(finish=finish)
+    assert watched.watch.run() == (1 if fails else 0)
+    assert waited_for == [not fails]
+    said = [line for line, _ in watched.log.said]
+    told = "worker 7 failed at 100 steps: RuntimeError: why; "
+    assert [line for line in said if line.startswith(told)] == said[: int(fails)]
+    assert heard == [int(fails)]  # before the last checkpoint
+    assert "evaluation at 50 steps: mean score 1.00, 1 to 1" in said
+
+
+def test_evaluations_begin_while_workers_work(watched):
+    """Analytic: the worker works until one has begun."""
+    begun = threading.Event()
+    watched.watch._evaluator = types.SimpleNamespace(begin_if_due=begun.set)
+    worker = threading.Thread(target=begun.wait, args=[processes.DEADLINE_SECONDS])
+    worker.start()
+    watched.watch._watch([worker])
+    assert begun.is_set()
+
+
+def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch):
+    """Analytic: from 100 s on, a row each minute and a checkpoint each five; a late one puts off the
+    next.
+    """
+    clock, rows, saved = watched.clock, [], []
+    monkeypatch.setattr(watched.watch, "_write_row", lambda: rows.append(clock[0]))
+    monkeypatch.setattr(watched.watch, "_save", lambda: saved.append(clock[0]))
+    times, is_over = iter([159.9, 160.0, 399.9, 400.0]), threading.Event()
+
+    def pass_time() -> None:
+        clock[0] = next(times, clock[0])
+        if clock[0] == 400.0:
+            is_over.set()
+
+    watched.watch._evaluator = types.SimpleNamespace(begin_if_due=pass_time)
+    worker = threading.Thread(target=is_over.wait, args=[processes.DEADLINE_SECONDS])
+    worker.start()
+    watched.watch._watch([worker])
+    assert (rows, saved) == ([160.0, 399.9], [400.0])
+
+
+def test_that_saving_works_again_is_said_once(watched, tmp_path):
+    """Golden: after it had failed."""
+    fails = iter([True, True, False, False])
+
+    def save(_: object) -> pathlib.Path:
+        if next(fails):
+            raise checkpoint.CannotSave("cannot save x: no room")
+        return tmp_path / "ckpt-90"
+
+    watched.watch._checkpointer = types.SimpleNamespace(save=save)
+    for _ in range(4):
+        watched.watch._save()
+    assert watched.log.said == [
+        *[("cannot save x: no room; what was saved before is left as it is", True)] * 2,
+        ("checkpoints can be saved again", False),
+    ]
+
+
+def test_figures_are_means_over_the_interval(watched):
+    """Analytic: of the finite values since the last row; of episode values, the latest alone."""
+    watched.take(
+        measurement(rl__policy_entropy=0.5, rl__explained_variance=1.0),
+        measurement(rl__policy_entropy=0.75, rl__explained_variance=-math.inf),
+        measurement(rl__policy_entropy=1.0, rl__explained_variance=math.nan),
+    )
+    row = watched.row()
+    assert list(row) == list(logs.FIGURES)
+    assert row["rl/policy_entropy"] == 0.75
+    assert row["rl/explained_variance"] == 1.0
+    assert row["rl/episode_value_mean"] == 9.0
+    assert math.isnan(row["loss/loss_policy"])
+    watched.take(
+        measurement(rl__policy_entropy=0.25, rl__explained_variance=math.nan),
+    )
+    row = watched.row()
+    assert row["rl/policy_entropy"] == 0.25
+    assert math.isnan(row["rl/explained_variance"])
+
+
+def test_an_interval_in_which_nothing_happened(watched):
+    """Analytic: counters stand, no step a second, and what was not measured is not known."""
+    row = watched.row()
+    known = {
+        "misc/steps": 100,
+        "misc/frames": 400,
+        "misc/updates": 20,
+        "misc/steps_per_second": 0,
+        "misc/lr": 0.375,  # a quarter of the way down
+        "misc/cpu_hours": 18.9 / 3600,
+        "misc/env_restarts": 0,
+        "rl/episodes": 4,
+        "rl/episode_value_mean": 9.0,  # of the latest episode, whenever that ended
+    }
+    assert {name: value for name, value in row.items() if not math.isnan(value)} == known
+    assert watched.log.at == []  # no measurement, no histograms
+
+
+def test_figures_go_on_after_a_resumption(watched):
+    """Analytic: an hour of the processor's before, and what this process has used; the last games; how
+    many environments broke.
+    """
+    games = [(3.0, 5), (5.0, 8)]
+    watched.watch.take_over(resume.Standing(None, None, [], games, 2, 3600, None))
+    watched.take(Game(105, 10.0, 5))
+    row = watched.row()
+    assert row["misc/cpu_hours"] == pytest.approx(1 + 18.9 / 3600)
+    assert row["rl/episode_reward_mean_100"] == 6.0
+    assert row["rl/episode_length_mean_100"] == 6.0
+    assert row["misc/env_restarts"] == 2
+
+
+def test_steps_a_second_are_those_of_the_interval(watched):
+    """Analytic: restored steps are not counted, nor are those of earlier intervals."""
+    for n_steps, seconds, expected in ((30, 10, 3.0), (40, 80, 0.5), (0, 1, 0.0)):
+        watched.counters.add_update(n_steps, 4 * n_steps, 20)
+        assert watched.row(seconds)["misc/steps_per_second"] == expected
+
+
+def test_policy_lag_is_of_the_interval(watched):
+    """Analytic: copies made 0, 2 and 4 updates before; then none."""
+    for n_updates_before in (0, 2, 4):
+        n_updates = watched.counters.read().updates
+        watched.counters.add_update(1, 1, n_updates - n_updates_before)
+    row = watched.row()
+    assert (row["misc/policy_lag_mean"], row["misc/policy_lag_max"]) == (2.0, 4.0)
+    assert math.isnan(watched.row()["misc/policy_lag_max"])
+
+
+def test_games_are_averaged_over_the_last_hundred(watched):
+    """Analytic: of 130 games the first 30 do not count, however many intervals ago they were."""
+    for first in (0, 65):
+        watched.take(*(Game(n, score=float(n), length=3 * n) for n in range(first, first + 65)))
+        row = watched.row()
+    assert row["rl/episode_reward_mean_100"] == np.mean(range(30, 130))
+    assert row["rl/episode_length_mean_100"] == 3 * np.mean(range(30, 130))
+    assert watched.log.games == [(n, float(n), 3 * n) for n in range(130)]
+    assert resume.GAMES_IN_MEAN == 100
+
+
+def test_restarts_are_counted_and_told(watched):
+    """Analytic: all since the run began, and one line for each, with the reason; no score comes of them."""
+    assert watched.row()["misc/env_restarts"] == 0
+    watched.take(EnvRestart("worker 3, environment 0 died (exit code -9)"), EnvRestart("it hangs"))
+    assert watched.row()["misc/env_restarts"] == 2
+    watched.take(EnvRestart("worker 1, environment 0 failed:\nTraceback\nRuntimeError: so\n"))
+    row = watched.row()
+    assert row["misc/env_restarts"] == 3
+    assert math.isnan(row["rl/episode_reward_mean_100"])
+    told = "what was under way there is abandoned, and not counted; a new process takes its place: "
+    assert watched.log.said == [
+        (f"{told}worker 3, environment 0 died (exit code -9)", False),
+        (f"{told}it hangs", False),
+        (f"{told}worker 1, environment 0 failed:\nTraceback\nRuntimeError: so", False),
+    ]
+
+
+def test_each_save_forgets_bests_that_nobody_can_go_back_to(watched, tmp_path):
+    """Analytic: it tells the oldest checkpoint that is left; where saving fails, nothing."""
+    forgotten: list[int] = []
+
+    def save(_: object) -> pathlib.Path:
+        if forgotten:
+            raise checkpoint.CannotSave("no room")
+        for n_steps in (70, 90):
+            (tmp_path / f"ckpt-{n_steps}.json").touch()
+        return tmp_path / "ckpt-90"
+
+    watched.watch._checkpointer = types.SimpleNamespace(save=save)
+    watched.watch._evaluator = types.SimpleNamespace(forget=forgotten.append)
+    assert watched.watch._save() == tmp_path / "ckpt-90"
+    assert watched.watch._save() is None
+    assert forgotten == [70]
+
+
+def test_a_best_that_cannot_be_saved_is_told_in_a_line(watched):
+    """Analytic: as an error, after the figures."""
+    watched.take(Evaluated(50, ALL_ONE, None, "cannot save x: no room"))
+    assert watched.log.said == [
+        ("evaluation at 50 steps: mean score 1.00, 1 to 1", False),
+        ("it is the best so far, but cannot save x: no room", True),
+    ]
+
+
+def test_the_first_failure_is_the_one_that_is_told(watched):
+    """Analytic: what it broke in others is not the cause."""
+    watched.take(
+        *(Failure(n, RuntimeError(f"{n}"), f"Traceback\nRuntimeError: {n}\n") for n in (2, 0, 1))
+    )
+    assert watched.watch._conclude() == 1
+    assert watched.watch._failure.worker == 2
+
+
+def test_a_failure_outranks_the_signal_that_came_with_it(watched, signals):
+    """Analytic: a run that broke while it was being stopped did break."""
+    signal.raise_signal(signal.SIGTERM)
+    assert signals.event.is_set()
+    assert watched.watch._conclude() == 143
+    watched.take(Failure(0, RuntimeError(), "Traceback\n"))
+    assert watched.watch._conclude() == 1
+
+
+def test_a_flood_of_reports_does_not_hold_up_the_watch(watched):
+    """Analytic: handling ends with its time, and the rest is taken next time."""
+    clock, log = watched.clock, watched.log
+
+    def slow_game(*_: object) -> None:
+        clock[0] += 1.0
+
+    log.game = slow_game
+    for _ in range(100):
+        watched.put(Game(100, 1.0, 5))
+    before = clock[0]
+    watched.watch._take_reports(10.0)
+    assert clock[0] - before == 10.0
+    watched.watch._take_reports(math.inf)
+    assert clock[0] - before == 100.0
+
+
+def test_a_signal_in_the_last_moment_of_a_wait_does_not_make_it_last(watched, monkeypatch):
+    """Analytic: a handler that ends after the time is over ends the wait, not begins another."""
+    monkeypatch.setattr(watch, "time", time)
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.2))
+    rescue = threading.Timer(10.0, watched.put, [Game(100, 1.0, 5)])
+    try:
+        rescue.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        start = time.monotonic()
+        watched.watch._take_reports(0.2)
+        assert 0.2 <= time.monotonic() - start < 5.0
+    finally:
+        rescue.cancel()
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,504 @@
+"""Inputs that nobody meant, by number, and what must become of each: success, or one clear line.
+
+Every class of inputs has an `attempt`: it makes input number n of a seed, gives it to the code that
+would read it, and returns whether that took it. What the code raises beside its own refusals, and
+refusals that are more than a line, are findings; so the input can be made again from its number.
+"""
+
+import contextlib
+import copy
+import hashlib
+import io
+import json
+import math
+import pathlib
+import random
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import plot_runs
+import preprocessing_play
+import run_checkpoint
+import show_debug_data
+from a3c import contract
+from a3c.agent import debug_dump
+from a3c.envs import score
+from a3c.settings import command_line, params
+from a3c.store import checkpoint, checkpoint_files, resume, run_folder
+from tests.tools.bundle_files import HEADER, block, entry, table
+
+Attempt = Callable[[random.Random, pathlib.Path], bool]
+
+
+class Finding(Exception):
+    """What must not happen, in words."""
+
+
+def check_line(text: str) -> None:
+    """A refusal is one line that can be printed, and not a long one."""
+    if not (1 <= len(text) <= 1000 and text.isprintable()):
+        raise Finding(f"not one clear line: {text[:200]!r} ({len(text)} characters)")
+
+
+@contextlib.contextmanager
+def refused_by(*kinds: type[Exception]) -> Iterator[None]:
+    """Let refusals through as `Refused`, once their line is checked."""
+    try:
+        yield
+    except kinds as error:
+        check_line(str(error))
+        raise Refused from error
+
+
+class Refused(Exception):
+    """The input got its one clear line."""
+
+
+# What inputs are made of
+
+TEXTS = (
+    *("", " ", "x", "0", "-1", "1e9", "1e999", "nan", "inf", "-inf", "1_000", "0x10", "١٢", "½"),
+    *("../..", "..", ".", "/", "/etc/passwd", "//", "a/../../b", "\\", "~", "C:", "x" * 10_000),
+    *(
+        "\n",
+        "\0",
+        "\r\n",
+        "\x1b[2J",
+        "\u202e",
+        "\udc80",
+        "é" * 300,
+        "{}",
+        "%s",
+        "$(id)",
+        "`id`",
+        "|",
+    ),
+    *("CartPole-v1", "PongNoFrameskip-v4", "ALE/Pong-v5", "no_such_module:X-v0", ":", "a:b:c"),
+)
+NUMBERS = (0, -1, 1, 2**31, 2**63, -(2**63), 10**30, 10**400, 0.5, -0.0, 1e308, 1e-320)
+ODD = (None, True, False, math.nan, math.inf, -math.inf, [], {}, [[]], {"": {}}, *NUMBERS, *TEXTS)
+
+
+def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
+    """Flip, overwrite, insert, take out, repeat or cut, a few times."""
+    result = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 4, 8))):
+        start = rng.randrange(len(result) + 1)
+        end = min(len(result), start + rng.choice((1, 1, 2, 4, 8, 64)))
+        match rng.randrange(7):
+            case 0 if result:
+                result[rng.randrange(len(result))] ^= 1 << rng.randrange(8)
+            case 1:
+                result[start:end] = rng.randbytes(end - start)
+            case 2:
+                result[start:start] = rng.randbytes(rng.choice((1, 2, 8, 100)))
+            case 3:
+                del result[start:end]
+            case 4:
+                result[start:start] = result[start:end] * rng.choice((1, 2, 50))
+            case 5:
+                text = rng.choice(TEXTS).encode("utf-8", "surrogatepass")
+                result[start:end] = text[: rng.choice((4, 100, 10_000))]
+            case 6 if rng.randrange(4) == 0:
+                del result[start:]
+    return bytes(result)
+
+
+def mutate_json(rng: random.Random, value: Any) -> Any:
+    """The same with some values, names or members changed, at any depth."""
+    value = copy.deepcopy(value)
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
+        node = value
+        while isinstance(node, dict | list) and node:
+            key = rng.choice(list(node) if isinstance(node, dict) else range(len(node)))
+            inner = node[key]
+            if isinstance(inner, dict | list) and inner and rng.random() < 0.7:
+                node = inner
+                continue
+            match rng.randrange(5):
+                case 0 | 1:
+                    node[key] = copy.deepcopy(rng.choice(ODD))
+                case 2:
+                    del node[key]
+                case 3 if isinstance(node, dict):
+                    node[str(rng.choice(ODD))[:300]] = inner
+                case _:
+                    # A list of many of numbers only: many of many take more memory than we allow.
+                    most = 2 if isinstance(inner, dict | list | str) else 1000
+                    node[key] = [inner] * rng.choice((1, 2, most))
+            break
+        else:
+            value = copy.deepcopy(rng.choice(ODD))
+    return value
+
+
+# Command lines
+
+FLAGS = [*(f"--{name}" for name in params.KNOBS if name != "env_id"), "--help", "--", "-x", "--no"]
+FLAGS += ["--resume", "--n_steps"] * 3
+
+
+def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
+    """A command line for one of the programs; none is carried out."""
+    program = rng.randrange(25)
+    if program == 0:
+        return _try_main(plot_runs.main, _words(rng, ["--out", "--group", "--smooth", "--axis"]))
+    if program == 1:
+        return _try_main(show_debug_data.main, _words(rng, ["--out", "--updates", "--purpose"]))
+    if program == 2:
+        flags = [
+            "--episodes",
+            "--seed",
+            "--json",
+            "--video",
+            "--speed",
+            "--n_envs",
+            "--eyes",
+            "--help",
+        ]
+        return _parse(run_checkpoint._parse, _words(rng, flags)) is not HELPED
+    if program == 3:
+        flags = ["--preprocessing", "--seed", "--policy", "--steps", "--record", "--help"]
+        return _parse(preprocessing_play._parse, _words(rng, flags)) is not HELPED
+    parsed = _parse(command_line.parse, _words(rng, FLAGS))
+    if parsed is HELPED:
+        return True
+    if isinstance(parsed, command_line.Resume):
+        with refused_by(params.BadInput):
+            args = params.from_json({name: ARGS[name] for name in ("params", "sources")})
+            command_line.resumed(args, parsed.given)
+        return True
+    with refused_by(params.BadInput):
+        parsed = params.resolve_network(parsed, rng.choice(("image", "vector")))
+        if params.from_json(json.loads(json.dumps(params.to_json(parsed)))) != parsed:
+            raise Finding("it does not come back from its JSON")
+        place = run_folder._choose(parsed.params, "0123abc")
+    if parsed.params.log_dir is None and (
+        place.parent != pathlib.Path("runs") or place.name in ("", ".", "..")
+    ):
+        raise Finding(f"the run folder would be {place}")
+    return True
+
+
+HELPED = object()
+
+
+def _parse(parse: Callable[[list[str]], Any], argv: list[str]) -> Any:
+    """What a program makes of its arguments; HELPED where it has given help instead."""
+    with refused_by(params.BadInput), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return parse(argv)
+        except SystemExit as end:
+            if end.code != 0 or not {"--help", "-h"} & set(argv):
+                raise Finding(f"exits with {end.code}") from end
+            return HELPED
+
+
+def _words(rng: random.Random, flags: list[str]) -> list[str]:
+    words = []
+    for _ in range(rng.choice((0, 1, 2, 3, 5, 10))):
+        flag = rng.choice(flags)
+        knob = params.KNOBS.get(flag[2:])
+        values = (
+            [*map(str, knob.choices or ()), *map(str, knob.within or ()), str(knob.ocd)]
+            if knob
+            else []
+        )
+        value = rng.choice([*values * 20, *TEXTS, *map(str, NUMBERS)])
+        if rng.randrange(10) == 0:
+            value = mutate_bytes(rng, value.encode("utf-8", "replace"))[:200].decode(
+                "utf-8", "replace"
+            )
+        words += rng.choice(([flag, value], [flag, value], [f"{flag}={value}"], [flag], [value]))
+    if rng.randrange(5):
+        words.append(rng.choice(("CartPole-v1", "PongNoFrameskip-v4", *TEXTS)))
+    return words
+
+
+def _try_main(main: Callable[[list[str]], int], argv: list[str]) -> bool:
+    """A whole program: its status and what it says on stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(argv)
+        except SystemExit as end:
+            status = end.code
+    if status not in (0, 2):
+        raise Finding(f"status {status} of {argv}")
+    for line in err.getvalue().splitlines():
+        check_line(line)
+    return status == 0
+
+
+# JSON
+
+
+class Variable:
+    """As much of a TensorFlow variable as restoring needs."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.array = np.zeros(shape, np.float32)
+
+    def assign(self, array: np.ndarray) -> None:
+        if array.shape != self.shape or array.dtype != np.float32 or not np.isfinite(array).all():
+            raise Finding(f"an array that is not as it should be: {array.shape} {array.dtype}")
+        self.array = array
+
+
+SHAPES = {"w_kernel": (3, 2), "w_bias": (2,)}
+SUBJECT = checkpoint_files.Subject("CartPole-v1", "generic", "mlp", (4,), 2)
+NAMES = [
+    f"{part}/{name}/.ATTRIBUTES/VARIABLE_VALUE"
+    for part in ("mean_squares", "weights")
+    for name in SHAPES
+]
+ENTRIES = [
+    (name.encode(), entry(shape, offset, 4 * math.prod(shape)))
+    for name, shape, offset in zip(NAMES, [*SHAPES.values()] * 2, (0, 24, 32, 56), strict=True)
+]
+INDEX, DATA = table([block([HEADER, *sorted(ENTRIES)])]), np.arange(16, dtype="<f4").tobytes()
+INFO: dict[str, Any] = {
+    "format_version": checkpoint_files.FORMAT_VERSION,
+    **SUBJECT._asdict(),
+    "params": {"env_id": "CartPole-v1", "n_steps": 1000, "initial_lr": 1e-4, "load_ckpt": None},
+    "counters": {"steps": 70, "updates": 14, "games": 3, "frames": 71},
+    "contains": ["weights", "mean_squares"],
+    "position": contract.Position(
+        [contract.WorkerPosition(np.random.default_rng(0).bit_generator.state, [3], [3])], 1000
+    ).to_json(),
+    "files": {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in (("ckpt-70.index", INDEX), ("ckpt-70.data-00000-of-00001", DATA))
+    },
+}
+ARGS: dict[str, Any] = {
+    **params.to_json(params.resolve_network(command_line.parse(["CartPole-v1"]), "vector")),
+    "environment": {"kind": "vector", "sticky_actions": 0.0, "action_meanings": []},
+}
+
+
+TABLES = {
+    "progress.csv": b"misc/steps,misc/env_restarts\n60,0\n70,0\n80,1\n",
+    "evaluations.csv": b"steps,episode_reward_mean\n50,1.5\n75,2.5\n",
+}
+
+
+def make_shared() -> types.SimpleNamespace:
+    """As much of the shared state as restoring needs."""
+    return types.SimpleNamespace(
+        weights={name: Variable(shape) for name, shape in SHAPES.items()},
+        mean_squares={name: Variable(shape) for name, shape in SHAPES.items()},
+    )
+
+
+def write(path: pathlib.Path, content: bytes) -> None:
+    """A new file in the place of the old one: cutting that to nothing costs a look at the disk."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+
+
+def try_json(rng: random.Random, folder: pathlib.Path) -> bool:
+    """An args.json or a checkpoint's JSON."""
+    if rng.randrange(2):
+        write(folder / "args.json", _json(rng, ARGS))
+        settings = None
+        with refused_by(params.BadInput), contextlib.redirect_stderr(io.StringIO()):
+            with contextlib.suppress(params.BadInput):
+                settings = plot_runs.read_settings(folder)
+            games = plot_runs.Games(np.zeros(1), np.ones(1), np.ones(1))
+            plot_runs.describe(folder, "", games, 4)
+            run_folder.read_args(folder)
+            _resume(rng, folder)
+        if settings is None:
+            raise Finding("one reader takes what the other refuses")
+        return True
+    return _try_checkpoint(folder, _json(rng, INFO, seal=rng.randrange(4) > 0), INDEX, DATA)
+
+
+def _resume(rng: random.Random, folder: pathlib.Path) -> None:
+    """Go on with the run of a fuzzed args.json, from a checkpoint that is fuzzed at times."""
+    checkpoints = folder / run_folder.CHECKPOINTS
+    checkpoints.mkdir(exist_ok=True)
+    for path in [*checkpoints.iterdir(), *folder.glob("*.csv")]:
+        path.unlink()
+    info = INFO | {"params": ARGS["params"]}
+    info = _json(rng, info, seal=True) if rng.randrange(2) else json.dumps(sealed(info)).encode()
+    for suffix, content in ((".json", info), (".index", INDEX), (".data-00000-of-00001", DATA)):
+        (checkpoints / f"ckpt-70{suffix}").write_bytes(content)
+    for name, text in TABLES.items():
+        (folder / name).write_bytes(mutate_bytes(rng, text) if rng.randrange(2) else text)
+    given = rng.choice([{}, {"n_steps": 20_000_000}, {"n_steps": 7}, {"initial_lr": 1e-4}])
+    # Its own refusals are those of whoever reads a run folder.
+    with refused_by(params.BadInput, checkpoint_files.UnusableCheckpoint):
+        run = resume.open_run(command_line.Resume(str(folder), given))
+        try:
+            with mock.patch.object(run_folder, "_short_revision", return_value="0123abc"):
+                resume.cut_back(run, ["--resume", "run"])
+            run_folder.read_args(folder)
+        finally:
+            run.lock.close()
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """With its checksum."""
+    unsealed = {name: value for name, value in content.items() if name != "checksum"}
+    return unsealed | {"checksum": checkpoint_files._checksum(unsealed)}
+
+
+def _json(rng: random.Random, value: Any, seal: bool = False) -> bytes:
+    value = mutate_json(rng, value) if rng.randrange(4) else value
+    if seal and isinstance(value, dict):
+        with contextlib.suppress(TypeError, ValueError):  # names that do not go into one order
+            value = sealed(value)
+    text = json.dumps(value).encode()
+    match rng.randrange(8):
+        case 0:
+            return mutate_bytes(rng, text)
+        case 1 if rng.randrange(50) == 0:
+            return rng.choice((b"[", b'{"a":', b"[[],")) * rng.choice((10, 100_000))
+    return text
+
+
+def _try_checkpoint(folder: pathlib.Path, info: bytes, index: bytes, data: bytes) -> bool:
+    prefix = folder / "ckpt-70"
+    for suffix, content in ((".json", info), (".index", index), (".data-00000-of-00001", data)):
+        write(folder / f"ckpt-70{suffix}", content)
+    shared = make_shared()
+    with refused_by(checkpoint_files.UnusableCheckpoint):
+        info = checkpoint_files.read_info(checkpoint_files.find(prefix))
+        checkpoint.check_fits(info, SUBJECT)
+        checkpoint.restore(info, shared)
+    return True
+
+
+def try_checkpoint_bytes(rng: random.Random, folder: pathlib.Path) -> bool:
+    """The two binary files, in most cases with a JSON whose checksums are of what they now are."""
+    index, data = INDEX, DATA
+    match rng.randrange(4):
+        case 0 | 1:
+            index = mutate_bytes(rng, INDEX)
+        case 2:
+            entries = [
+                (k, mutate_bytes(rng, v) if rng.randrange(3) == 0 else v) for k, v in ENTRIES
+            ]
+            blocks = (
+                [block([HEADER, *entries])] if rng.randrange(2) else [block([e]) for e in entries]
+            )
+            index = table(blocks)
+        case 3:
+            data = mutate_bytes(rng, DATA)
+    files = {"ckpt-70.index": index, "ckpt-70.data-00000-of-00001": data}
+    content = INFO | {"files": {name: hashlib.sha256(b).hexdigest() for name, b in files.items()}}
+    if rng.randrange(20) == 0:
+        content["files"]["ckpt-70.index"] = "0" * 64
+    content["checksum"] = checkpoint_files._checksum(content)
+    return _try_checkpoint(folder, json.dumps(content).encode(), index, data)
+
+
+# Logs and tables
+
+
+def _dump_line(rng: random.Random, update: int, purpose: str, name: str) -> bytes:
+    dtype, low, high = {"observations": ("uint8", 0, 255), "actions": ("int32", -2, 5)}.get(
+        name, ("float32", -3, 3)
+    )
+    shape = (rng.randrange(1, 4), 1, *((3, 2) if name == "observations" else ()))
+    numbers = [
+        rng.randint(low, high) if dtype != "float32" else rng.gauss(0, 1)
+        for _ in range(math.prod(shape))
+    ]
+    text = " ".join(f"{number:.7g}" for number in numbers)
+    sides = ",".join(map(str, shape))
+    return (
+        f"A3C-DUMP update={update} purpose={purpose} name={name} dtype={dtype} shape={sides} [{text}]\n"
+    ).encode()
+
+
+def try_debug_log(rng: random.Random, folder: pathlib.Path) -> bool:
+    """A debug log of a few updates, damaged; one in 20 goes through the whole program."""
+    names = ("observations", "actions", "rewards", "continues", "returns", "values", "advantages")
+    lines = []
+    for update in range(rng.randrange(1, 3)):
+        lines.append(_dump_line(rng, update, "act", "observations"))
+        lines += [_dump_line(rng, update, "train", name) for name in rng.sample(names, 4)]
+        lines.append(rng.choice((b"a warning\n", b"", b"\n")))
+    log = mutate_bytes(rng, b"".join(lines))
+    damaged = 0
+    for found in debug_dump.read(io.BytesIO(log)):
+        if isinstance(found, debug_dump.Damaged):
+            check_line(found.problem)
+            damaged += 1
+    if rng.randrange(20) == 0:
+        write(folder / "log", log)
+        _try_main(
+            show_debug_data.main, [str(folder / "log"), "--updates", "999", "--out", str(folder)]
+        )
+    return damaged == 0
+
+
+def try_csv(rng: random.Random, folder: pathlib.Path) -> bool:
+    """Monitor files and a progress.csv; one in 20 by the folder, one in 10,000 drawn."""
+    n_games = rng.randrange(6)
+    rows = "".join(
+        f"{rng.gauss(0, 20):.1f},{rng.randrange(1, 900)},{i * 7.5}\n" for i in range(n_games)
+    )
+    head = '#{"t_start": 1700000000.0, "env_id": "CartPole-v1"}\nr,l,t\n'
+    score = mutate_bytes(rng, (head + rows).encode())
+    columns = ["misc/steps", "misc/steps_per_second", "rl/policy_entropy"]
+    progress = mutate_bytes(
+        rng,
+        (",".join(columns) + "\n" + "".join(f"{100 * i},{i}.5,nan\n" for i in range(4))).encode(),
+    )
+    read = plot_runs.parse_monitor(score.decode(errors="replace"))
+    for word in read.words:
+        if word != plot_runs.one_line(word) and len(word) > 1000:
+            raise Finding(word)
+    games = plot_runs.merge([read, plot_runs.parse_monitor(head + rows)])
+    if not all(np.isfinite(array).all() for array in games) or (np.diff(games.seconds) < 0).any():
+        raise Finding("games that nobody can draw")
+    table_read = plot_runs.parse_progress(progress.decode(errors="replace"), columns)
+    if rng.randrange(20) == 0:
+        (folder / "monitor").mkdir(exist_ok=True)
+        write(folder / "monitor" / "0.0.monitor.csv", score)
+        write(folder / "progress.csv", progress)
+        write(folder / "args.json", json.dumps(ARGS).encode())
+        with refused_by(params.BadInput), contextlib.redirect_stderr(io.StringIO()) as err:
+            plot_runs.load(folder, None)
+        for line in err.getvalue().splitlines():
+            check_line(line)
+        _cut_back(folder / "progress.csv", folder / "monitor" / "0.0.monitor.csv")
+        if rng.randrange(500) == 0:
+            _try_main(
+                plot_runs.main, [str(folder), "--out", str(folder / "x.png"), "--smooth", "1"]
+            )
+    return not read.words and table_read is not None
+
+
+def _cut_back(progress: pathlib.Path, games: pathlib.Path) -> None:
+    """What a resumed run does with them; what stays are whole lines, and never more of them."""
+    resume._t_start(games)
+    n_before = len(list(resume._read_games(games)))
+    run: Any = types.SimpleNamespace(folder=progress.parent, lines=[])
+    resume._cut_rows(run, progress.name, {"misc/steps": 100, "misc/env_restarts": 0})
+    score.cut_back(games, 2)
+    for path in (progress, games):
+        content = path.read_bytes()
+        if content and not content.endswith(b"\n"):
+            raise Finding(f"half a line stays in {path.name}")
+    if len(list(resume._read_games(games))) > min(n_before, 2):
+        raise Finding("games that are to be cut stay")
+
+
+# Each class with its share of a million.
+CLASSES: dict[str, tuple[Attempt, int]] = {
+    "command lines": (try_command, 245_000),
+    "args.json and checkpoint JSON": (try_json, 245_000),
+    "debug logs": (try_debug_log, 245_000),
+    "monitor and progress CSVs": (try_csv, 245_000),
+    "checkpoint bytes": (try_checkpoint_bytes, 20_000),
+}

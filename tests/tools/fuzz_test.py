@@ -1,0 +1,112 @@
+"""Ten thousand inputs that nobody meant: each is taken, or gets one clear line (see fuzz.py)."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+
+from a3c.settings import params
+from a3c.store import checkpoint_files, run_folder
+from tests.tools import fuzz, soak_fuzz
+
+
+def test_ten_thousand_inputs_end_in_success_or_one_line():
+    """Analytic: no traceback, no crash, no hang, no large memory; and the reader takes some of each class."""
+    command = [sys.executable, "-m", "tests.tools.soak_fuzz", "--inputs", "10000", "--jobs", "2"]
+    done = subprocess.run(command, cwd=soak_fuzz.ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(fuzz.CLASSES) == 5
+    counts = [
+        [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) (?:inputs|taken|refused)", line)]
+        for line in lines
+    ]
+    assert [n for n, _, _ in counts] == [2450, 2450, 2450, 2450, 200]
+    for n, n_taken, n_refused in counts:
+        assert n_taken + n_refused == n
+        assert min(n_taken, n_refused) > n / 50
+
+
+def test_a_million_has_what_was_promised():
+    """Analytic: inputs of each class in `make soak`."""
+    shares = {name: n for name, (_, n) in fuzz.CLASSES.items()}
+    assert sum(shares.values()) == 1_000_000
+    assert shares.pop("checkpoint bytes") >= 20_000
+    assert min(shares.values()) >= 200_000
+
+
+def test_an_input_is_made_again_from_its_number(tmp_path, monkeypatch):
+    """Golden: the same bytes for the same seed and number, others for others."""
+    seen: list[tuple] = []
+    monkeypatch.setattr(fuzz, "_try_checkpoint", lambda _, *content: seen.append(content))
+
+    def inputs(seed: int, first: int) -> list[tuple]:
+        seen.clear()
+        for number in range(first, first + 10):
+            soak_fuzz.attempt("checkpoint bytes", number, seed, tmp_path)
+        return seen.copy()
+
+    assert inputs(0, 0) == inputs(0, 0)
+    assert inputs(0, 0) != inputs(0, 10)
+    assert inputs(0, 0) != inputs(1, 0)
+
+
+def traceback_instead_of_a_line(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("name", fuzz.CLASSES)
+def test_what_must_not_happen_is_found(tmp_path, monkeypatch, name):
+    """Analytic: negative control: a reader that raises something else is found out, whoever it is."""
+    for module, function in (
+        (params, "check"),
+        (run_folder, "from_json"),
+        (checkpoint_files, "_check_content"),
+        (fuzz.debug_dump, "_parse"),
+        (fuzz.plot_runs, "parse_game"),
+    ):
+        monkeypatch.setattr(module, function, traceback_instead_of_a_line)
+    monkeypatch.chdir(tmp_path)
+    n_found = 0
+    for number in range(40):
+        try:
+            soak_fuzz.attempt(name, number, 0, tmp_path)
+        except ZeroDivisionError:
+            n_found += 1
+    assert n_found > 5
+
+
+@pytest.mark.parametrize("text", ["", "one\ntwo", "x" * 1001, "\x1b[2J", "\0"])
+def test_a_line_that_is_none_is_found(text):
+    """Analytic: empty, two, long, or with characters that do something to a terminal."""
+    with pytest.raises(fuzz.Finding):
+        fuzz.check_line(text)
+    with pytest.raises(fuzz.Finding), fuzz.refused_by(ValueError):
+        raise ValueError(text)
+
+
+def test_a_crash_is_found(monkeypatch):
+    """Analytic: a chunk's process that dies is a finding of its own."""
+    result = soak_fuzz.start_chunk("no such class", 0, 1, 0)
+    assert "AssertionError" in result["findings"][0][1]
+
+
+def test_mutations_keep_the_original():
+    """Analytic: what is mutated is a copy, and most mutations change something."""
+    rng = random.Random(0)
+    before = json.dumps(fuzz.ARGS)
+    texts = {json.dumps(fuzz.mutate_json(rng, fuzz.ARGS)) for _ in range(100)}
+    assert json.dumps(fuzz.ARGS) == before
+    assert len(texts) > 90
+    assert len({fuzz.mutate_bytes(rng, b"some bytes") for _ in range(100)}) > 70
+
+
+def test_mutated_json_stays_small():
+    """Analytic: what is found is not the size of what we made ourselves; a number may be there 1,000 times."""
+    sizes = [
+        len(json.dumps(fuzz.mutate_json(random.Random(seed), fuzz.INFO))) for seed in range(2000)
+    ]
+    assert 5_000 < max(sizes) < 200_000

@@ -1,0 +1,125 @@
+"""The oracle trained on what a real run saw and did, and how far float32 may be from it.
+
+The bound, entry by entry. To float32, float64 is exact. In every update the run rounds
+
+- each weight once, by at most u·|θ| (u = 2⁻²⁴);
+- each mean square three times (α itself, its product, the sum), by at most 3u·m;
+- the gradient g, which k roundings lead to: k terms at most are summed on the way from the pixels
+  to one entry, forward, backward and over all positions of all images. In the worst case that is
+  off by k·u of the sum of the terms' sizes; as roundings go either way, by about √k·u of it. Terms
+  that cancel make the sum of sizes larger than the largest g of the variable: we take it to be at
+  most √k times so large, as if their signs were drawn. Then k·u·max|g| bounds both. (Nothing forbids
+  more. The test asserts that the farthest entry of each run is off by half of its bound at most.)
+
+A gradient that is off by δ moves the step η·g/√(m + ε) by δ·η/√(m + ε) and, by way of m, at most
+once more by as much. After n updates, then,
+
+    |error of θ| ≤ Σ_n u·|θ| + 2·k·u·max|g|·η/√(m + ε)
+    |error of m| ≤ Σ_n αⁿ⁻ⁱ·(3u·m + (1 − α)·2·k·u·max|g|·(|g| + k·u·max|g|))
+
+Errors only add up here: what the weights, off as far as they are, do to the next gradient lies far
+below k·u·max|g|. The test asserts that it is a quarter of that at most, with a run's last weights.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from a3c.settings.params import Params
+from tests.tools import oracle
+from tests.tools.recorded_runs import Run
+
+Arrays = dict[str, np.ndarray]
+UNIT_ROUNDOFF = 2.0**-24  # of float32
+
+
+def hyperparameters(params: Params) -> oracle.Hyperparameters:
+    """A run's, in the oracle's words."""
+    return oracle.Hyperparameters(
+        params.discount,
+        params.value_loss_coef,
+        params.entropy_bonus,
+        params.loss_reduction,
+        params.max_grad_norm,
+        params.rmsprop_decay,
+        params.rmsprop_epsilon,
+    )
+
+
+def learning_rate(params: Params, n_steps_done: int) -> float:
+    """The rate of the update that comes after so many steps."""
+    end = params.lr_decay_to_zero_by_n_steps
+    if end is None:
+        return params.initial_lr
+    return oracle.linear_learning_rate(params.initial_lr, n_steps_done, end)
+
+
+def n_roundings(weights: Mapping[str, np.ndarray], n_observations: int) -> int:
+    """k: the most roundings on the way of one number through one update."""
+    kernels = {name: w.shape for name, w in weights.items() if name.endswith("_kernel")}
+    forward = sum(int(np.prod(shape[:-1])) for shape in kernels.values())
+    backward = sum(int(np.prod(shape[:-2])) * shape[-1] for shape in kernels.values())
+    # Of 84×84 pixels, the first layer's kernel is put on 20×20 places.
+    n_places = 400 if "conv1_kernel" in kernels else 1
+    return forward + backward + n_places * n_observations
+
+
+class Replay:
+    """An oracle, and how far a run in float32 may be from it by now: a bound for each entry."""
+
+    def __init__(self, params: Params, weights: Arrays, mean_squares: Arrays) -> None:
+        assert params.network is not None
+        self.oracle = oracle.Oracle(params.network, weights, mean_squares, hyperparameters(params))
+        self.bounds = {
+            "weights": {name: np.zeros(w.shape) for name, w in weights.items()},
+            "mean_squares": {name: np.zeros(w.shape) for name, w in weights.items()},
+        }
+        self._params = params
+        self._n_updates = 0
+        n_steps_per_update = params.steps_per_update * params.envs_per_worker
+        self.rounding = UNIT_ROUNDOFF * n_roundings(weights, n_steps_per_update)
+        self._n_steps_per_update = n_steps_per_update
+
+    def update(self, rollout: oracle.Rollout) -> None:
+        """Learn from the run's next rollout."""
+        rate = learning_rate(self._params, self._n_updates * self._n_steps_per_update)
+        alpha, epsilon = self._params.rmsprop_decay, self._params.rmsprop_epsilon
+        before = self.oracle.mean_squares.copy()
+        self.oracle.update(rollout, rate)
+        self._n_updates += 1
+        for name, weight in self.oracle.weights.items():
+            m = self.oracle.mean_squares[name]
+            size = np.sqrt(np.maximum(m - alpha * before[name], 0) / (1 - alpha))  # |g|
+            off = self.rounding * size.max()
+            of_weights, of_squares = (self.bounds[part][name] for part in self.bounds)
+            of_weights += UNIT_ROUNDOFF * np.abs(weight) + 2 * off * rate / np.sqrt(m + epsilon)
+            of_squares *= alpha
+            of_squares += 3 * UNIT_ROUNDOFF * m + (1 - alpha) * 2 * off * (size + off)
+
+    def errors(self, part: str, arrays: Arrays) -> Arrays:
+        """How far a run's weights or mean squares are from the oracle's."""
+        return {n: np.abs(arrays[n] - ours) for n, ours in getattr(self.oracle, part).items()}
+
+
+def rollouts(run: Run, replay: Replay, hidden: bool = True) -> Iterator[oracle.Rollout]:
+    """A recorded run's rollouts, one after the other, each made under the replay's weights.
+
+    Where a time limit cut an episode off, its last reward gets γ times the value that the limit
+    hides, as the oracle sees it; with `hidden` false, nothing, which is wrong.
+    """
+    seen, discount = run.seen(), run.params.discount
+    n = run.params.steps_per_update
+    for begin in range(0, len(run.steps), n):
+        steps = run.steps[begin : begin + n]
+        rewards = np.stack([step.rewards for step in steps]).astype(np.float64)
+        for t, step in enumerate(steps):
+            for k in np.flatnonzero(step.truncated & ~step.terminated & hidden):
+                last = step.last[k][None]
+                outputs = oracle.forward(replay.oracle.network, replay.oracle.weights, last)
+                rewards[t, k] += discount * outputs["value"][0, 0]
+        yield oracle.Rollout(
+            seen[begin : begin + n + 1],
+            np.stack([step.actions for step in steps]),
+            rewards,
+            np.stack([~(step.terminated | step.truncated) for step in steps]).astype(np.float64),
+        )

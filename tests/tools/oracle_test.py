@@ -1,0 +1,549 @@
+"""The oracle itself, against finite differences, explicit loops and cases solved by hand."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tests.tools import oracle
+from tests.tools.oracle import Array, Hyperparameters, Oracle, Rollout, Weights
+
+N_ACTIONS = 3
+# The image networks take any image that their kernels fit into. These are small, leave a last row
+# and column unseen, and end in 2 x 3 positions: height and width cannot be confused.
+OBSERVATION_SHAPES = {"nature": (45, 54, 2), "small": (30, 38, 2), "mlp": (3,)}
+
+HYPERPARAMETERS = Hyperparameters(
+    discount=0.9,
+    value_loss_weight=0.7,
+    entropy_weight=0.3,
+    reduction="mean",
+    max_gradient_norm=math.inf,
+    decay=0.75,
+    epsilon=0.1,
+)
+STEP = 1e-6  # of finite differences
+
+
+def random_weights(network: str, rng: np.random.Generator) -> Weights:
+    """Weights that keep signals at their size: a policy far from uniform, few dead units."""
+    shapes = oracle.weight_shapes(network, OBSERVATION_SHAPES[network], N_ACTIONS)
+    return {
+        name: rng.normal(size=shape) * (0.1 if len(shape) == 1 else math.prod(shape[:-1]) ** -0.5)
+        for name, shape in shapes.items()
+    }
+
+
+def random_rollout(
+    network: str, rng: np.random.Generator, n_steps: int = 3, n_envs: int = 2
+) -> Rollout:
+    """The first environment's episode ends with the first step, the last one's with the last."""
+    shape = (n_steps + 1, n_envs, *OBSERVATION_SHAPES[network])
+    continues = np.ones((n_steps, n_envs))
+    continues[0, 0] = continues[-1, -1] = 0.0
+    return Rollout(
+        rng.normal(size=shape) if network == "mlp" else rng.integers(0, 256, shape, np.uint8),
+        rng.integers(0, N_ACTIONS, (n_steps, n_envs)),
+        rng.normal(size=(n_steps, n_envs)),
+        continues,
+    )
+
+
+def explicit_return(rollout: Rollout, bootstrap: Array, discount: float, t: int, k: int) -> float:
+    """R_t as the sum of all that is still to come, each discounted by its distance."""
+    total, weight = 0.0, 1.0
+    for later in range(t, len(rollout.rewards)):
+        total += weight * float(rollout.rewards[later, k])
+        weight *= discount * float(rollout.continues[later, k])
+    return total + weight * float(bootstrap[k])
+
+
+# Networks.
+
+
+def test_weight_shapes() -> None:
+    """Analytic: at 84 x 84 x 4, the numbers of weights that the published networks have."""
+    n_weights = {
+        network: {
+            name: math.prod(shape)
+            for name, shape in oracle.weight_shapes(network, shape, n_actions).items()
+        }
+        for network, shape, n_actions in (
+            ("nature", (84, 84, 4), 6),
+            ("small", (84, 84, 4), 6),
+            ("mlp", (4,), 2),
+        )
+    }
+    assert n_weights == {
+        "nature": {
+            "conv1_kernel": 8 * 8 * 4 * 32,
+            "conv1_bias": 32,
+            "conv2_kernel": 4 * 4 * 32 * 64,
+            "conv2_bias": 64,
+            "conv3_kernel": 3 * 3 * 64 * 64,
+            "conv3_bias": 64,
+            "dense_kernel": 3136 * 512,
+            "dense_bias": 512,
+            "policy_kernel": 512 * 6,
+            "policy_bias": 6,
+            "value_kernel": 512,
+            "value_bias": 1,
+        },
+        "small": {
+            "conv1_kernel": 8 * 8 * 4 * 16,
+            "conv1_bias": 16,
+            "conv2_kernel": 4 * 4 * 16 * 32,
+            "conv2_bias": 32,
+            "dense_kernel": 2592 * 256,
+            "dense_bias": 256,
+            "policy_kernel": 256 * 6,
+            "policy_bias": 6,
+            "value_kernel": 256,
+            "value_bias": 1,
+        },
+        "mlp": {
+            "policy_dense1_kernel": 4 * 64,
+            "policy_dense1_bias": 64,
+            "policy_dense2_kernel": 64 * 64,
+            "policy_dense2_bias": 64,
+            "policy_kernel": 64 * 2,
+            "policy_bias": 2,
+            "value_dense1_kernel": 4 * 64,
+            "value_dense1_bias": 64,
+            "value_dense2_kernel": 64 * 64,
+            "value_dense2_bias": 64,
+            "value_kernel": 64,
+            "value_bias": 1,
+        },
+    }
+
+
+def pixel_by_pixel_convolution(image: Array, kernel: Array, bias: Array, stride: int) -> Array:
+    """One image (height, width, in) through a convolution and a rectifier."""
+    size = len(kernel)
+    n_rows = (image.shape[0] - size) // stride + 1
+    n_columns = (image.shape[1] - size) // stride + 1
+    outputs = np.empty((n_rows, n_columns, len(bias)))
+    for row, column in itertools.product(range(n_rows), range(n_columns)):
+        activation = bias.copy()
+        for i, j in itertools.product(range(size), range(size)):
+            activation += image[stride * row + i, stride * column + j] @ kernel[i, j]
+        outputs[row, column] = np.where(activation > 0, activation, 0)
+    return outputs
+
+
+@pytest.mark.parametrize(("network", "strides"), [("nature", (4, 2, 1)), ("small", (4, 2))])
+def test_image_networks_forward(network: str, strides: tuple[int, ...]) -> None:
+    """Parity: against the same networks written with loops over pixels and channels."""
+    rng = np.random.default_rng(1)
+    weights = random_weights(network, rng)
+    observations = rng.integers(0, 256, (2, *OBSERVATION_SHAPES[network]), np.uint8)
+    outputs = oracle.forward(network, weights, observations)
+
+    for n, observation in enumerate(observations):
+        image = observation / 255
+        for number, stride in enumerate(strides, start=1):
+            kernel, bias = weights[f"conv{number}_kernel"], weights[f"conv{number}_bias"]
+            image = pixel_by_pixel_convolution(image, kernel, bias, stride)
+        height, width, channels = image.shape
+        assert (height, width) == (2, 3)
+        hidden = weights["dense_bias"].copy()
+        for row, column, channel in itertools.product(range(2), range(3), range(channels)):
+            at = (row * width + column) * channels + channel
+            hidden += image[row, column, channel] * weights["dense_kernel"][at]
+        hidden = np.where(hidden > 0, hidden, 0)
+        for head in ("policy", "value"):
+            expected = weights[f"{head}_bias"] + sum(
+                hidden[i] * weights[f"{head}_kernel"][i] for i in range(len(hidden))
+            )
+            np.testing.assert_allclose(outputs[head][n], expected, rtol=1e-11, atol=1e-12)
+
+
+def test_mlp_forward() -> None:
+    """Parity: against the same network written unit by unit."""
+    rng = np.random.default_rng(2)
+    weights = random_weights("mlp", rng)
+    observation = rng.normal(size=3)
+    outputs = oracle.forward("mlp", weights, observation[np.newaxis])
+
+    def dense(layer: str, inputs: list[float]) -> list[float]:
+        kernel, bias = weights[f"{layer}_kernel"], weights[f"{layer}_bias"]
+        return [
+            float(bias[unit]) + sum(x * float(kernel[i, unit]) for i, x in enumerate(inputs))
+            for unit in range(len(bias))
+        ]
+
+    for head in ("policy", "value"):
+        hidden = [math.tanh(x) for x in dense(f"{head}_dense1", [float(x) for x in observation])]
+        hidden = [math.tanh(x) for x in dense(f"{head}_dense2", hidden)]
+        np.testing.assert_allclose(outputs[head][0], dense(head, hidden), rtol=1e-12, atol=1e-13)
+
+
+def test_images_must_be_uint8() -> None:
+    """Analytic: images that somebody has scaled already are refused, not scaled again."""
+    rng = np.random.default_rng(3)
+    rollout = random_rollout("small", rng)
+    rollout = rollout._replace(observations=rollout.observations / np.float32(255))
+    with pytest.raises(ValueError, match="uint8"):
+        oracle.gradients("small", random_weights("small", rng), rollout, HYPERPARAMETERS)
+
+
+def test_wrong_shapes_are_refused() -> None:
+    """Analytic: nothing is broadcast by accident, and no weight is missing."""
+    rng = np.random.default_rng(4)
+    weights, rollout = random_weights("mlp", rng), random_rollout("mlp", rng)
+
+    def refused(rollout: Rollout, weights: Weights, match: str) -> None:
+        with pytest.raises(ValueError, match=match):
+            oracle.gradients("mlp", weights, rollout, HYPERPARAMETERS)
+
+    refused(rollout._replace(observations=rollout.observations[:-1]), weights, "observations")
+    refused(rollout._replace(rewards=rollout.rewards[:, :1]), weights, "rewards")
+    refused(rollout._replace(continues=rollout.continues[:1]), weights, "continues")
+    refused(rollout, {**weights, "value_bias": np.zeros(2)}, "weights of shapes")
+    refused(rollout, {**weights, "value_bias2": np.zeros(1)}, "weights of shapes")
+    with pytest.raises(ValueError, match="mean squares"):
+        Oracle("mlp", weights, {**weights, "value_bias": np.zeros(2)}, HYPERPARAMETERS)
+
+
+# Returns and losses.
+
+
+def test_returns_of_the_worked_example() -> None:
+    """Analytic: the example in the docstring."""
+    returns = oracle.n_step_returns(
+        np.array([[1.0], [2.0], [3.0]]), np.array([[1.0], [0.0], [1.0]]), np.array([8.0]), 0.5
+    )
+    np.testing.assert_array_equal(returns, [[2.0], [2.0], [7.0]])
+
+
+def test_returns_of_a_constant_reward() -> None:
+    """Analytic: a reward of 1 forever is worth 1 / (1 - discount) before and after every step."""
+    worth = 1 / (1 - 0.99)
+    ones = np.ones((5, 2), np.float32)
+    returns = oracle.n_step_returns(ones, ones, np.array([worth, worth]), 0.99)
+    np.testing.assert_allclose(returns, np.full((5, 2), worth), rtol=1e-14)
+
+
+def test_returns_against_the_explicit_sum() -> None:
+    """Parity: every pattern of episode ends over four steps, one environment for each."""
+    rng = np.random.default_rng(5)
+    continues = np.array(list(itertools.product([0.0, 1.0], repeat=4))).T
+    rewards = rng.normal(size=continues.shape)
+    bootstrap = rng.normal(size=16)
+    returns = oracle.n_step_returns(rewards, continues, bootstrap, 0.9)
+    rollout = Rollout(np.empty(0), np.empty(0), rewards, continues)
+    expected = [
+        [explicit_return(rollout, bootstrap, 0.9, t, k) for k in range(16)] for t in range(4)
+    ]
+    np.testing.assert_allclose(returns, expected, rtol=1e-13)
+
+
+def test_log_softmax() -> None:
+    """Analytic: probabilities 1/6, 2/6, 3/6, also from logits whose exponentials overflow."""
+    logits = np.log([[1.0, 2.0, 3.0]])
+    for shift in (0.0, 1000.0, -1000.0):
+        np.testing.assert_allclose(
+            np.exp(oracle.log_softmax(logits + shift)), [[1 / 6, 2 / 6, 3 / 6]], rtol=1e-12
+        )
+
+
+@pytest.mark.parametrize(("reduction", "n_averaged"), [("mean", 6), ("sum", 1)])
+def test_losses(reduction: oracle.Reduction, n_averaged: int) -> None:
+    """Parity: against the definitions, written state by state."""
+    rng = np.random.default_rng(6)
+    weights, rollout = random_weights("mlp", rng), random_rollout("mlp", rng)
+    outputs = [oracle.forward("mlp", weights, states) for states in rollout.observations]
+    logits, values = (
+        np.concatenate([output[head] for output in outputs[:-1]]) for head in ("policy", "value")
+    )
+    losses = oracle.losses(
+        logits,
+        values,
+        rollout,
+        HYPERPARAMETERS._replace(reduction=reduction),
+        oracle.targets("mlp", weights, rollout, discount=0.9),
+    )
+
+    bootstrap = outputs[-1]["value"][:, 0]
+    policy_loss = value_loss = entropy = 0.0
+    for n, (t, k) in enumerate(itertools.product(range(3), range(2))):
+        exponentials = [math.exp(logit) for logit in logits[n]]
+        policy = [exponential / sum(exponentials) for exponential in exponentials]
+        advantage = explicit_return(rollout, bootstrap, 0.9, t, k) - float(values[n, 0])
+        policy_loss += -math.log(policy[rollout.actions[t, k]]) * advantage
+        value_loss += advantage**2 / 2
+        entropy += sum(-p * math.log(p) for p in policy)
+    policy_loss, value_loss, entropy = (
+        part / n_averaged for part in (policy_loss, value_loss, entropy)
+    )
+    total = policy_loss - 0.3 * entropy + 0.7 * value_loss
+    np.testing.assert_allclose(losses, [policy_loss, value_loss, entropy, total], rtol=1e-12)
+
+
+# Gradients.
+
+
+def sampled_entries(gradient: Array, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """The entry that counts most, and two others."""
+    drawn = rng.integers(0, gradient.size, 2)
+    return [
+        tuple(int(i) for i in np.unravel_index(at, gradient.shape))
+        for at in (np.argmax(np.abs(gradient)), *drawn)
+    ]
+
+
+@pytest.mark.parametrize("network", ["nature", "small", "mlp"])
+def test_gradients_against_finite_differences(network: str) -> None:
+    """Parity: central differences of the losses, with returns and advantages held fixed.
+
+    With both reductions, each weight as a whole in a random direction, and single entries of it:
+    all of the mlp's, a sample of the others'. Rounding leaves an error of about 1e-16 / STEP.
+    """
+    rng = np.random.default_rng(7)
+    weights, rollout = random_weights(network, rng), random_rollout(network, rng)
+    both = [HYPERPARAMETERS._replace(reduction="mean"), HYPERPARAMETERS._replace(reduction="sum")]
+    means, sums = (oracle.gradients(network, weights, rollout, one) for one in both)
+    assert means.keys() == sums.keys() == weights.keys()
+
+    values = [oracle.forward(network, weights, o)["value"][:, 0] for o in rollout.observations]
+    returns = np.array(
+        [[explicit_return(rollout, values[-1], 0.9, t, k) for k in range(2)] for t in range(3)]
+    )
+    constants = oracle.Targets(returns, returns - np.array(values[:-1]))
+    states = rollout.observations[:-1].reshape(6, *OBSERVATION_SHAPES[network])
+
+    def total_losses() -> Array:
+        outputs = oracle.forward(network, weights, states)
+        heads = outputs["policy"], outputs["value"]
+        return np.array([oracle.losses(*heads, rollout, one, constants).total for one in both])
+
+    def slopes(weight: Array, at: tuple[int, ...] | slice, direction: Array | float) -> Array:
+        kept = weight[at].copy()
+        weight[at] = kept + STEP * direction
+        above = total_losses()
+        weight[at] = kept - STEP * direction
+        below = total_losses()
+        weight[at] = kept
+        return (above - below) / (2 * STEP)
+
+    for name, weight in weights.items():
+        gradients = np.stack([means[name], sums[name]])
+        assert gradients.shape == (2, *weight.shape)
+        assert np.abs(gradients[0]).max() > 1e-3, f"{name}: the check would be blind"
+        entries = sampled_entries(gradients[0], rng)
+        if network == "mlp":
+            entries = list(np.ndindex(weight.shape))
+        direction = rng.normal(size=weight.shape)
+        direction /= np.linalg.norm(direction)
+        found = [slopes(weight, slice(None), direction)]
+        found += [slopes(weight, entry, 1.0) for entry in entries]
+        expected = [np.array([np.sum(gradient * direction) for gradient in gradients])]
+        expected += [np.array([means[name][at], sums[name][at]]) for at in entries]
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+def test_sum_is_mean_times_the_number_of_states() -> None:
+    """Analytic: the two reductions differ by T x K = 6, in every gradient."""
+    rng = np.random.default_rng(8)
+    weights, rollout = random_weights("small", rng), random_rollout("small", rng)
+    mean = oracle.gradients("small", weights, rollout, HYPERPARAMETERS)
+    added = HYPERPARAMETERS._replace(reduction="sum")
+    for name, gradient in oracle.gradients("small", weights, rollout, added).items():
+        np.testing.assert_allclose(gradient, 6 * mean[name], rtol=1e-9, atol=1e-14)
+
+
+def test_summed_environments_weigh_as_separate_rollouts() -> None:
+    """Analytic: with `sum`, two environments' gradient is that of one plus that of the other."""
+    rng = np.random.default_rng(9)
+    weights, rollout = random_weights("mlp", rng), random_rollout("mlp", rng)
+    added = HYPERPARAMETERS._replace(reduction="sum")
+    both = oracle.gradients("mlp", weights, rollout, added)
+    first, second = (
+        oracle.gradients("mlp", weights, Rollout(*(part[:, k : k + 1] for part in rollout)), added)
+        for k in range(2)
+    )
+    for name in both:
+        np.testing.assert_allclose(both[name], first[name] + second[name], rtol=1e-9, atol=1e-12)
+
+
+def test_last_state_counts_only_where_the_episode_goes_on() -> None:
+    """Analytic: another s_T changes the gradient, but not where the last step ended an episode."""
+    rng = np.random.default_rng(10)
+    weights, rollout = random_weights("mlp", rng), random_rollout("mlp", rng)
+
+    def value_bias_gradient(changed_env: int | None) -> float:
+        observations = rollout.observations.copy()
+        if changed_env is not None:
+            observations[-1, changed_env] += 1.0
+        changed = rollout._replace(observations=observations)
+        gradients = oracle.gradients("mlp", weights, changed, HYPERPARAMETERS)
+        return float(gradients["value_bias"][0])
+
+    assert rollout.continues[-1].tolist() == [1.0, 0.0]
+    assert value_bias_gradient(1) == value_bias_gradient(None)
+    assert abs(value_bias_gradient(0) - value_bias_gradient(None)) > 1e-3
+
+
+# Optimizer.
+
+
+@pytest.mark.parametrize(
+    ("max_norm", "factor"),
+    [(2.5, 0.5), (4.999, 0.9998), (5.0, 1.0), (5.001, 1.0), (math.inf, 1.0)],
+    ids=["above", "just above", "at", "just below", "never"],
+)
+def test_clipping(max_norm: float, factor: float) -> None:
+    """Analytic: two arrays of a global norm of exactly 5, on both sides of the limit."""
+    arrays = {"a": np.array([[3.0], [0.0]]), "b": np.array([-4.0])}
+    assert oracle.global_norm(arrays) == 5.0
+    clipped = oracle.clip_by_global_norm(arrays, max_norm)
+    np.testing.assert_allclose(clipped["a"], [[3 * factor], [0.0]], rtol=1e-15)
+    np.testing.assert_allclose(clipped["b"], [-4 * factor], rtol=1e-15)
+
+
+def test_clipping_of_nothing() -> None:
+    """Analytic: a gradient of zeros stays one, rather than 0 / 0."""
+    clipped = oracle.clip_by_global_norm({"a": np.zeros(2)}, 0.0)
+    np.testing.assert_array_equal(clipped["a"], [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("start", "mean_square", "step"),
+    # 0.75 * 0 + 0.25 * 2**2 = 1, root of 1 + 1.25 = 1.5; 0.75 * 5 + 1 = 4.75, root of 6.
+    [(0.0, 1.0, 0.3 * 2 / 1.5), (5.0, 4.75, 0.3 * 2 / math.sqrt(6))],
+    ids=["from 0", "from 5"],
+)
+def test_rmsprop_first_step(start: float, mean_square: float, step: float) -> None:
+    """Analytic: one step by hand, from both starts; gradient 2, learning rate 0.3, decay 0.75."""
+    weight, after = oracle.rmsprop(
+        np.array([10.0]), np.array([start]), np.array([2.0]), 0.3, 0.75, 1.25
+    )
+    np.testing.assert_allclose(after, [mean_square], rtol=1e-15)
+    np.testing.assert_allclose(weight, [10.0 - step], rtol=1e-15)
+
+
+def test_rmsprop_with_epsilon_outside_the_root_differs() -> None:
+    """Analytic: a gradient far below the root of epsilon moves the weight by g / sqrt(epsilon),
+    not by g / epsilon as with epsilon outside."""
+    weight, _ = oracle.rmsprop(np.zeros(1), np.zeros(1), np.array([1e-6]), 1.0, 0.99, 1e-4)
+    np.testing.assert_allclose(weight, [-1e-6 / 1e-2], rtol=1e-8)
+    outside = -1e-6 / (math.sqrt(0.01 * 1e-12) + 1e-4)
+    assert abs(outside / float(weight[0])) > 90
+
+
+def test_learning_rate() -> None:
+    """Analytic: all of it at first, half of it half way, none at the end and after."""
+    rates = [oracle.linear_learning_rate(7e-4, done, 1000) for done in (0, 250, 500, 1000, 1500)]
+    assert rates == [7e-4, 7e-4 * 0.75, 7e-4 * 0.5, 0.0, 0.0]
+
+
+# The whole update.
+
+
+@pytest.mark.parametrize(
+    ("network", "max_norm", "start"),
+    [
+        ("mlp", math.inf, 0.0),
+        ("mlp", math.inf, 1.0),
+        ("mlp", 0.4, 0.0),
+        ("mlp", 0.4, 1.0),
+        ("small", 0.4, 1.0),
+        ("nature", 0.4, 1.0),
+    ],
+)
+def test_two_updates_by_hand(network: str, max_norm: float, start: float) -> None:
+    """Analytic: from weights of zero, only the two heads' biases ever move, and they move alone.
+
+    One environment, two steps with actions 0 and 1, rewards 1 and 3; discount 0.9. With values v
+    and probabilities p (the same in every state), returns are R_1 = 3 + 0.9 v, R_0 = 1 + 0.9 R_1.
+    """
+    shapes = oracle.weight_shapes(network, OBSERVATION_SHAPES[network], N_ACTIONS)
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    learner = Oracle(
+        network,
+        zeros,
+        oracle.constant(zeros, start),
+        HYPERPARAMETERS._replace(max_gradient_norm=max_norm),
+    )
+    rollout = random_rollout(network, np.random.default_rng(11), n_steps=2, n_envs=1)._replace(
+        actions=np.array([[0], [1]]), rewards=np.array([[1.0], [3.0]]), continues=np.ones((2, 1))
+    )
+
+    theta, mean_squares = [0.0] * 4, [start] * 4  # three logits and the value
+    for learning_rate in (0.5, 0.25):
+        exponentials = [math.exp(logit) for logit in theta[:3]]
+        p = [exponential / sum(exponentials) for exponential in exponentials]
+        entropy = -sum(q * math.log(q) for q in p)
+        later = 3 + 0.9 * theta[3]
+        a0, a1 = 1 + 0.9 * later - theta[3], later - theta[3]
+        g = [0.3 * q * (math.log(q) + entropy) for q in p]
+        g[0] += ((p[0] - 1) * a0 + p[0] * a1) / 2
+        g[1] += (p[1] * a0 + (p[1] - 1) * a1) / 2
+        g[2] += (p[2] * a0 + p[2] * a1) / 2
+        g.append(-0.7 * (a0 + a1) / 2)
+        norm = math.sqrt(sum(x**2 for x in g))
+        assert norm > 0.4
+        clipped = [x * 0.4 / norm for x in g] if max_norm == 0.4 else g
+        mean_squares = [0.75 * m + 0.25 * x**2 for m, x in zip(mean_squares, clipped, strict=True)]
+        theta = [
+            w - learning_rate * x / math.sqrt(m + 0.1)
+            for w, x, m in zip(theta, clipped, mean_squares, strict=True)
+        ]
+        assert learner.update(rollout, learning_rate) == pytest.approx(norm, rel=1e-13)
+
+    moved = {"policy_bias": slice(0, 3), "value_bias": slice(3, 4)}
+    for name in zeros:
+        if name in moved:
+            np.testing.assert_allclose(learner.weights[name], theta[moved[name]], rtol=1e-13)
+            np.testing.assert_allclose(
+                learner.mean_squares[name], mean_squares[moved[name]], rtol=1e-13
+            )
+        else:
+            np.testing.assert_array_equal(learner.weights[name], 0.0)
+            np.testing.assert_allclose(learner.mean_squares[name], 0.75**2 * start, rtol=1e-15)
+
+
+def test_update_applies_the_gradients() -> None:
+    """Parity: with decay 0 and epsilon 0, every weight moves by the learning rate against the
+    sign of its gradient: none is left out, none gets another's."""
+    rng = np.random.default_rng(12)
+    weights, rollout = random_weights("small", rng), random_rollout("small", rng)
+    hyperparameters = HYPERPARAMETERS._replace(decay=0.0, epsilon=1e-300)
+    gradients = oracle.gradients("small", weights, rollout, hyperparameters)
+    learner = Oracle("small", weights, oracle.constant(weights, 1.0), hyperparameters)
+    learner.update(rollout, 0.01)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(
+            learner.weights[name] - weights[name], -0.01 * np.sign(gradient), atol=1e-12
+        )
+        np.testing.assert_allclose(learner.mean_squares[name], gradient**2, rtol=1e-12)
+
+
+def test_oracle_keeps_float64_copies() -> None:
+    """Analytic: an update touches neither the weights nor the statistics it was given."""
+    rng = np.random.default_rng(13)
+    weights = {name: w.astype(np.float32) for name, w in random_weights("mlp", rng).items()}
+    mean_squares = {name: np.ones_like(w) for name, w in weights.items()}
+    before = {name: w.copy() for name, w in weights.items()}
+    learner = Oracle("mlp", weights, mean_squares, HYPERPARAMETERS)
+    learner.update(random_rollout("mlp", rng), 0.1)
+    for name in weights:
+        np.testing.assert_array_equal(weights[name], before[name])
+        np.testing.assert_array_equal(mean_squares[name], 1.0)
+        assert learner.weights[name].dtype == learner.mean_squares[name].dtype == np.float64
+        assert not np.array_equal(learner.weights[name], before[name])
+
+
+def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
+    """Analytic: the update fails and leaves everything as it was."""
+    rng = np.random.default_rng(14)
+    weights, rollout = random_weights("mlp", rng), random_rollout("mlp", rng)
+    rollout.rewards[0, 0] = math.nan
+    learner = Oracle("mlp", weights, oracle.constant(weights, 1.0), HYPERPARAMETERS)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        learner.update(rollout, 0.1)
+    for name in weights:
+        np.testing.assert_array_equal(learner.weights[name], weights[name])
+        np.testing.assert_array_equal(learner.mean_squares[name], 1.0)

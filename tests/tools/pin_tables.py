@@ -1,0 +1,278 @@
+"""The two tables beside the pins: how far rounding moves them, and what turns them red.
+
+    python3 -m tests.tools.pin_tables rounding       writes tests/pinned/rounding.csv, in some 10 minutes
+    python3 -m tests.tools.pin_tables sensitivity    writes tests/pinned/sensitivity.md, likewise
+
+The first has what the tolerances come from: the pinned runs once more, with every order of
+float32's sums that this machine can be made to take, and from initial weights rounded otherwise,
+which stands for the orders that it cannot. The second changes one hyperparameter at a time, in its
+third digit where it is a number.
+"""
+
+import concurrent.futures
+import csv
+import functools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from a3c.settings.command_line import parse
+from a3c.settings.params import Params, resolve_network
+from benchmarks import machine
+from tests.tools import pins
+
+# The tolerance is so many times the largest deviation that another order of sums was seen to make,
+# since machines that nobody has tried may take others yet.
+SAFETY = 10
+SENSITIVITY = pins.FOLDER / "sensitivity.md"
+Flags = Callable[[Params], str]
+
+
+ROUNDING_HEAD = """\
+# Made by `python3 -m tests.tools.pin_tables rounding`: the largest deviation of any weight's change, over
+# all of its entries: its norm's in parts of itself, its mean's in parts of its root mean square, an
+# entry's in parts of the largest entry. A pin's tolerance is {safety} times the largest of its rows.
+# Measured on {cpu}, with TensorFlow {tensorflow}.
+"""
+
+
+class Variant(NamedTuple):
+    """One way to compute the same."""
+
+    environment: dict[str, str] = {}
+    n_threads: int = 2  # within one operation
+    more: str = ""
+    rounding_seed: int | None = None
+
+
+ONEDNN, EIGEN = {"TF_ENABLE_ONEDNN_OPTS": "1"}, {"TF_ENABLE_ONEDNN_OPTS": "0"}
+VARIANTS = {
+    "oneDNN off": Variant(EIGEN),
+    "oneDNN on": Variant(ONEDNN),
+    "oneDNN off, 1 thread": Variant(EIGEN, 1),
+    "oneDNN on, 1 thread": Variant(ONEDNN, 1),
+    "oneDNN on, AVX2 only": Variant(
+        ONEDNN | {"ONEDNN_MAX_CPU_ISA": "AVX2", "XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}
+    ),
+    "oneDNN off, no XLA": Variant(EIGEN, more="--no_xla"),
+    "other rounding, 1": Variant(rounding_seed=1),
+    "other rounding, 2": Variant(ONEDNN, 1, rounding_seed=2),
+}
+
+
+def rounding() -> None:
+    """Run all variants, each in a process of its own, and write what they deviate by."""
+    import tensorflow as tf
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        _run_variant(folder, Variant())
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            outputs = pool.map(functools.partial(_run_variant, folder), VARIANTS.values())
+            for name, output in zip(VARIANTS, outputs, strict=True):
+                print(name, output, sep="\n", flush=True)
+                rows += [{"variant": name} | json.loads(line) for line in output.splitlines()]
+    with pins.ROUNDING.open("w", newline="") as file:
+        file.write(
+            ROUNDING_HEAD.format(safety=SAFETY, cpu=machine.cpu_name(), tensorflow=tf.__version__)
+        )
+        writer = csv.DictWriter(file, ["pin", "variant", *pins.FIGURES, "inputs"])
+        writer.writeheader()
+        for name in pins.PINS:
+            of_pin = [row for row in rows if row["pin"] == name]
+            writer.writerows([*of_pin, tolerance_row(name, of_pin)])
+
+
+def tolerance_row(name: str, rows: list[dict[str, str]]) -> dict[str, str]:
+    """SAFETY times the largest deviation of each figure."""
+    allowed = {f: f"{SAFETY * max(float(row[f]) for row in rows):.1e}" for f in pins.FIGURES}
+    return {"pin": name, "variant": "tolerance", **allowed, "inputs": "the same"}
+
+
+def _run_variant(folder: str, variant: Variant) -> str:
+    arguments = [folder, str(variant.n_threads), variant.more, str(variant.rounding_seed)]
+    return subprocess.run(
+        [sys.executable, "-m", "tests.tools.pin_tables", "variant", *arguments],
+        env=os.environ | variant.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def run_variant(folder: str, n_threads: int, more: str, rounding_seed: int | None) -> None:
+    """Run every pin this way. The first time, keep all changes of weights in the folder; later, print
+    for each pin a line of JSON: the largest deviations from those, over all entries."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(n_threads)
+    for name, pin in pins.PINS.items():
+        pinned, run = pins.load(name), pins.run(pin, more, rounding_seed)
+        change = run.change("weights")
+        kept = pathlib.Path(folder) / f"{name}.npz"
+        if not kept.exists():
+            np.savez(kept, **change)
+            continue
+        if rounding_seed is not None:
+            pinned |= {"initial_weights": {}}
+        reference = np.load(kept)
+        line: dict[str, Any] = {"pin": name}
+        for figure in pins.FIGURES:
+            found = [_deviation(figure, change[n], reference[n]) for n in reference]
+            line[figure] = f"{max(found):.1e}"
+        line["inputs"] = "; ".join(pins.input_differences(pinned, run)) or "the same"
+        print(json.dumps(line), flush=True)
+
+
+def _deviation(figure: str, found: np.ndarray, reference: np.ndarray) -> float:
+    """As in pins.deviations, but of all entries."""
+    if figure == "norm":
+        return float(np.abs(np.linalg.norm(found) / np.linalg.norm(reference) - 1))
+    if figure == "mean":
+        return float(np.abs((found - reference).mean()) / np.sqrt((reference**2).mean()))
+    return float(np.abs(found - reference).max() / np.abs(reference).max())
+
+
+def _number(name: str, change: Callable[[float], float], form: str = "g") -> Flags:
+    """The flag with its value changed, where that is one."""
+
+    def flags(params: Params) -> str:
+        value = getattr(params, name)
+        if value is None or change(value) == value:
+            return ""
+        return f"--{name} {change(value):{form}}"
+
+    return flags
+
+
+def _other(name: str, others: dict[str, str]) -> Flags:
+    return lambda params: others.get(getattr(params, name), "")
+
+
+def _of_images(flags: str) -> Flags:
+    """What vector observations have none of."""
+    return lambda params: "" if "Vector" in params.env_id else flags
+
+
+def _third_digit(value: float) -> float:
+    return value * 1.01
+
+
+# How to change each hyperparameter that training depends on, given a pin's own; "" where that pin
+# has nothing to change.
+CHANGES: dict[str, Flags] = {
+    "discount": _number("discount", lambda value: value + 0.001),
+    "entropy_bonus": _number("entropy_bonus", _third_digit),
+    "value_loss_coef": _number("value_loss_coef", _third_digit),
+    "max_grad_norm": _number("max_grad_norm", _third_digit),
+    "initial_lr": _number("initial_lr", _third_digit),
+    "lr_decay_to_zero_by_n_steps": _number("lr_decay_to_zero_by_n_steps", _third_digit, ".0f"),
+    "rmsprop_decay": _number("rmsprop_decay", lambda value: value + 0.001),
+    "rmsprop_epsilon": _number("rmsprop_epsilon", _third_digit),
+    "rmsprop_initial": _number("rmsprop_initial", _third_digit),
+    "steps_per_update": _number("steps_per_update", lambda value: value + 1),
+    "envs_per_worker": _number("envs_per_worker", lambda value: value + 1),
+    "seed": _number("seed", lambda value: value + 1),
+    "loss_reduction": _other(
+        "loss_reduction", {"mean": "--loss_reduction sum", "sum": "--loss_reduction mean"}
+    ),
+    "lr_schedule": _other(
+        "lr_schedule",
+        {
+            "constant": "--lr_schedule linear --lr_decay_to_zero_by_n_steps 50000",
+            "linear": "--lr_schedule constant",
+        },
+    ),
+    "network": _other("network", {"nature": "--network small", "small": "--network nature"}),
+    "initial_weights": _other(
+        "initial_weights",
+        {"glorot": "--initial_weights torch", "torch": "--initial_weights glorot"},
+    ),
+    "preprocessing": lambda params: "--preprocessing pong" if "Pong" in params.env_id else "",
+    "max_n_noops": _of_images("--max_n_noops 31"),
+    "no_clip_rewards": _of_images("--no_clip_rewards"),
+    "no_end_on_life_loss": _of_images("--no_end_on_life_loss"),
+}
+# Flags that name the run, watch it or keep it; and workers, of which several share what they learn
+# in an order of their own.
+WITHOUT_EFFECT = {
+    *("env_id", "preset", "n_workers", "n_steps", "env_timeout_seconds", "no_xla"),
+    *("load_ckpt", "ckpt_interval_seconds", "keep_ckpts"),
+    *("manager_wake_interval_seconds", "log_dir", "run_name"),
+    *("debug", "no_frame_numbers", "detailed_logs"),
+    *("eval_episodes", "eval_interval_steps"),
+}
+# The two that are left out take as long as all others.
+SHOWN = [name for name in pins.PINS if name not in ("pong-ocd", "pong-1x4")]
+HEAD = f"""# What turns the pins red
+
+Written by `python3 -m tests.tools.pin_tables sensitivity`: one hyperparameter changed at a time, the short
+pins run. Inputs: what goes into the updates is another. Action: the weights have moved the policy far
+enough for another action by that update. Number: inputs are the same, and the change of the weights
+is so many times the tolerance off. Green: nothing is seen. Empty: nothing to change.
+
+| hyperparameter | {" | ".join(SHOWN)} |
+|---|{"---|" * len(SHOWN)}
+"""
+
+
+def sensitivity() -> None:
+    """Change one hyperparameter after the other; write what each pin says to it."""
+    lines = []
+    for name, flags in CHANGES.items():
+        cells = [_cell(pin_name, flags) for pin_name in SHOWN]
+        lines.append(f"| {name} | {' | '.join(cells)} |\n")
+        print(lines[-1], end="", flush=True)
+    SENSITIVITY.write_text(HEAD + "".join(lines))
+
+
+def _cell(name: str, flags: Flags) -> str:
+    pin, pinned = pins.PINS[name], pins.load(name)
+    more = flags(parameters(pin))
+    if not more:
+        return ""
+    run = pins.run(pin, more)
+    shown = f"`{more}`: "
+    inputs = pins.input_differences(pinned, run)
+    if inputs and (update := re.search(r"arithmetic: of step \d+ \(update (\d+)\)", inputs[0])):
+        return f"{shown}action, update {update[1]}"
+    if inputs:
+        return f"{shown}inputs"
+    change, tolerance = run.change("weights"), pins.tolerances(name)
+    times = max(
+        deviation / tolerance[figure]
+        for weight, figures in pinned["changes"].items()
+        for figure, deviation in pins.deviations(figures, change[weight]).items()
+    )
+    is_red = bool(pins.differences(pinned, run, tolerance))
+    return shown + (f"{times:.3g}" if is_red else "green")
+
+
+def parameters(pin: pins.Pin) -> Params:
+    """The pin's own."""
+    parsed = parse(pin.arguments.split())
+    return resolve_network(parsed, "vector" if "Vector" in pin.arguments else "image").params
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["rounding"]:
+            rounding()
+        case ["sensitivity"]:
+            sensitivity()
+        case ["variant", folder, n_threads, more, seed]:
+            run_variant(folder, int(n_threads), more, None if seed == "None" else int(seed))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""Pinned runs: 100 updates each, whose inputs and whose change of the weights are written down.
+
+    make pins        renews tests/pinned/ and prints what has changed
+
+`tests/pins_test.py` runs them again and compares. The change of the weights is pinned, θ100 − θ0,
+and not the weights: under the preset `ocd` a weight moves by a thousandth of itself, and a pin on
+weights would hardly see whether it moved the right way. Inputs come first: initial weights, draws,
+observations, actions and rewards, so that a failure says which part of the program has changed.
+
+Float32 leaves the order of sums open: another machine, another number of threads or a faster way to
+compute the same may take another. How far that moves the figures is measured (tests/tools/pin_tables.py
+writes tests/pinned/rounding.csv), and the tolerance is a multiple of it.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import itertools
+import json
+import pathlib
+import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from a3c.settings.params import Params
+    from tests.tools.recorded_runs import Arrays, Run
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "pinned"
+ROUNDING = FOLDER / "rounding.csv"
+N_ENTRIES = 32  # of each weight, drawn from those that moved
+N_SIGNS = 32  # at most, of those that moved farthest, and at least half as far as the farthest
+N_DRAWS = 100
+N_GAMES = 5
+FIGURES = ("norm", "mean", "entries")
+
+
+class Pin(NamedTuple):
+    """A run of train.py, and what it is there for."""
+
+    arguments: str
+    purpose: str
+    # Multiplies the initial weights of the policy's last layer.
+    policy_scale: float = 1.0
+    # How far the run goes, where that is past the end of its schedule: train.py refuses such a run,
+    # and is told only after it has checked.
+    goes_on_to: int | None = None
+
+    def command(self) -> str:
+        """What is run, in words."""
+        further = f", and on to step {self.goes_on_to}" if self.goes_on_to else ""
+        return f"train.py {self.arguments}{further}"
+
+
+_SIDE = "--network small --rmsprop_initial 0 --n_steps 500 tests.tools.toys:toys/Side-v0"
+PINS = {
+    "pong-ocd": Pin(
+        "--n_steps 500 PongNoFrameskip-v4",
+        "the preset ocd, with statistics from 1",
+    ),
+    "pong-paper": Pin(
+        "--preset paper --n_steps 500 PongNoFrameskip-v4",
+        "the preset paper, whose learning rate reaches 0 as the run ends",
+    ),
+    "pong-1x4": Pin(
+        "--preset paper --envs_per_worker 4 --n_steps 2000 PongNoFrameskip-v4",
+        "one worker with four environments",
+    ),
+    "side-clipped": Pin(
+        f"--max_grad_norm 0.05 {_SIDE}",
+        "nearly every gradient is clipped, and ε is larger than the statistics; lives, clipped rewards",
+    ),
+    "side-decided": Pin(
+        f"--rmsprop_epsilon 1e-3 --entropy_bonus 0.1 {_SIDE}",
+        "a policy mostly far from uniform, where the entropy has a slope",
+        policy_scale=5.0,
+    ),
+    "side-paper": Pin(
+        "--preset paper --n_steps 300 tests.tools.toys:toys/Side-v0",
+        "the preset paper on a toy; a learning rate that is 0 from update 60 on",
+        goes_on_to=500,
+    ),
+    "vector-truncated": Pin(
+        "--n_steps 500 tests.tools.toys:toys/TruncatedVector-v0",
+        "the network for vectors; a time limit ends every episode",
+    ),
+}
+
+
+def run(pin: Pin, more: str = "", rounding_seed: int | None = None) -> "Run":
+    """Run it, with `more` arguments after its own; with a seed, from weights rounded otherwise."""
+    from tests.tools import recorded_runs
+
+    def change(weights: "Arrays") -> "Arrays":
+        changed = weights | {
+            "policy_kernel": weights["policy_kernel"] * np.float32(pin.policy_scale)
+        }
+        if rounding_seed is not None:
+            generator = np.random.default_rng(rounding_seed)
+            for name, weight in changed.items():
+                ulps = generator.integers(-1, 2, weight.shape).astype(np.float32)
+                changed[name] = weight * (1 + np.float32(2**-23) * ulps)
+        return changed
+
+    def change_params(params: "Params") -> "Params":
+        return dataclasses.replace(params, n_steps=pin.goes_on_to or params.n_steps)
+
+    *flags, env_id = pin.arguments.split()
+    with tempfile.TemporaryDirectory() as folder:
+        return recorded_runs.record(
+            [*flags, *more.split(), env_id],
+            pathlib.Path(folder),
+            change_initial_weights=change,
+            change_params=change_params,
+        )
+
+
+def summary(pin: Pin, run: "Run") -> dict[str, Any]:
+    """What is pinned of a run, as JSON holds it."""
+    return {
+        "made_by": "make pins",
+        "run": pin.command(),
+        "purpose": pin.purpose,
+        "policy_scale": pin.policy_scale,
+        "initial_weights": {name: _hash(w) for name, w in run.start["weights"].items()},
+        "draws": _draws(run),
+        "games_begin_with": _beginnings(run),
+        "first_seen": [_hash(seen) for seen in run.first_seen],
+        # action, reward, end of an episode, observation: of each environment; where a time limit
+        # ended the episode, its true last observation, too
+        "steps": [
+            " | ".join(
+                f"{step.actions[k]} {step.rewards[k]:g} {_end(step, k)} {_hash(step.seen[k])}"
+                + (f" {_hash(step.last[k])}" if step.truncated[k] else "")
+                for k in range(len(step.actions))
+            )
+            for step in run.steps
+        ],
+        "changes": {name: _figures(c) for name, c in run.change("weights").items()},
+    }
+
+
+def _hash(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:12]
+
+
+def _end(step: Any, k: int) -> str:
+    return {(0, 0): "-", (1, 0): "terminated", (0, 1): "truncated", (1, 1): "both"}[
+        int(step.terminated[k]), int(step.truncated[k])
+    ]
+
+
+def _draws(run: "Run") -> str:
+    """The actions that the run's generator would have chosen had all been equally good."""
+    from a3c.agent import worker
+    from a3c.machine import seeding
+
+    generator = seeding.generator(run.params.seed, seeding.Purpose.ACTIONS, worker=0)
+    n_actions = len(run.start["weights"]["policy_bias"])
+    flat = np.zeros((len(run.first_seen), n_actions), np.float32)
+    drawn = [worker.sample_actions(flat, generator) for _ in range(N_DRAWS)]
+    return "".join(str(action) for actions in drawn for action in actions)
+
+
+def _beginnings(run: "Run") -> list[str]:
+    """Of each environment's first games: the no-ops, and what the emulator would be seeded with."""
+    from a3c.envs import make
+
+    seed, found = run.params.seed, []
+    for k in range(len(run.first_seen)):
+        n_noops = make._n_noops(seed, 0, k, 0, run.params.max_n_noops)
+        seeds = make._emulator_seeds(seed, 0, k, 0, every_game=True)
+        games = itertools.islice(zip(n_noops, seeds, strict=True), N_GAMES)
+        found.append(" ".join(f"{n}:{emulator_seed}" for n, emulator_seed in games))
+    return found
+
+
+def _figures(change: np.ndarray) -> dict[str, Any]:
+    """Norm, mean, largest size; some entries that moved; signs of those that moved farthest."""
+    change = change.ravel()
+    moved = np.flatnonzero(change)
+    drawn = np.random.default_rng(0).permutation(moved)[:N_ENTRIES]
+    largest = float(np.abs(change).max())
+    farthest = np.argsort(-np.abs(change), kind="stable")[:N_SIGNS]
+    far = sorted(i for i in farthest if np.abs(change[i]) >= largest / 2)
+    return {
+        "size": change.size,
+        "norm": _digits(np.linalg.norm(change)),
+        "mean": _digits(change.mean()),
+        "largest": _digits(largest),
+        "entries": {str(i): _digits(change[i]) for i in sorted(drawn)},
+        "signs": {str(i): "+" if change[i] > 0 else "-" for i in far},
+    }
+
+
+def _digits(number: float) -> float:
+    return float(f"{number:.9g}")
+
+
+def deviations(pinned: Mapping[str, Any], change: np.ndarray) -> dict[str, float]:
+    """How far one weight's change is from what was pinned of it, by figure.
+
+    The norm in parts of itself, the mean in parts of the root mean square, entries (the worst of
+    them) in parts of the largest that the weight has.
+    """
+    found = change.ravel()
+    rms = pinned["norm"] / pinned["size"] ** 0.5
+    return {
+        "norm": abs(float(np.linalg.norm(found)) - pinned["norm"]) / pinned["norm"],
+        "mean": abs(float(found.mean()) - pinned["mean"]) / rms,
+        "entries": max(abs(found[int(i)] - value) for i, value in pinned["entries"].items())
+        / pinned["largest"],
+    }
+
+
+def tolerances(name: str) -> dict[str, float]:
+    """For each figure of a pin, the deviation that is allowed; 0 where none was measured yet."""
+    rows = [r for r in rounding_rows() if (r["pin"], r["variant"]) == (name, "tolerance")]
+    return {figure: sum(float(row[figure]) for row in rows) for figure in FIGURES}
+
+
+def rounding_rows() -> list[dict[str, str]]:
+    """What other orders of float32's sums were seen to do; comments say how it was measured."""
+    with ROUNDING.open(newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def input_differences(pinned: Mapping[str, Any], run: "Run") -> list[str]:
+    """The first thing that went into the updates and is another than it was, and whose doing it is.
+
+    Later ones may follow from it.
+    """
+    found = summary(Pin("", ""), run)
+    for name, value in pinned["initial_weights"].items():
+        if found["initial_weights"].get(name) != value:
+            return [f"randomness: the initial weights {name} are others"]
+    if found["draws"] != pinned["draws"]:
+        return ["randomness: the stream that actions are drawn from is another"]
+    if found["games_begin_with"] != pinned["games_begin_with"]:
+        return ["randomness: games begin with other no-ops, or other seeds of the emulator"]
+    if found["first_seen"] != pinned["first_seen"]:
+        return ["environment: the first observation is another"]
+    for n, (new, old) in enumerate(zip(found["steps"], pinned["steps"], strict=False)):
+        if _column(new, 0) != _column(old, 0):
+            return [
+                f"arithmetic: of step {n} (update {n // run.params.steps_per_update}) the action"
+                f" is another, after the same observations and draws: {old!r} was {new!r} now"
+            ]
+        if new != old:
+            return [f"environment: step {n} is another, after the same actions: {old!r}, {new!r}"]
+    if len(found["steps"]) != len(pinned["steps"]):
+        return [f"{len(found['steps'])} steps where {len(pinned['steps'])} were"]
+    return []
+
+
+def _column(step: str, i: int) -> list[str]:
+    return [one.split()[i] for one in step.split(" | ")]
+
+
+def differences(pinned: Mapping[str, Any], run: "Run", tolerance: Mapping[str, float]) -> list[str]:
+    """What is not as it was pinned, one line each: of the inputs, or of the change of the weights."""
+    lines = input_differences(pinned, run)
+    if lines:
+        return lines
+    change = run.change("weights")
+    for name, figures in pinned["changes"].items():
+        for figure, deviation in deviations(figures, change[name]).items():
+            if not deviation <= tolerance[figure]:
+                lines.append(
+                    f"arithmetic: {figure} of the change of {name} is off by {deviation:.2e},"
+                    f" {tolerance[figure]:.2e} at most"
+                )
+        signs = {i: "+" if change[name].ravel()[int(i)] > 0 else "-" for i in figures["signs"]}
+        if signs != figures["signs"]:
+            lines.append(f"arithmetic: {name} moves the other way at the entries that move most")
+    return lines
+
+
+def path(name: str) -> pathlib.Path:
+    return FOLDER / f"{name}.json"
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads(path(name).read_text())
+
+
+def main() -> None:
+    """Run every pin, say what is not as it was, and write down what is.
+
+    What is as it was keeps its figures: within the tolerance, they would drift from one renewal to
+    the next. Where the figures themselves are to be others, remove the file.
+    """
+    for name, pin in PINS.items():
+        new = run(pin)
+        content = summary(pin, new)
+        if path(name).exists():
+            old = load(name)
+            lines = differences(old, new, tolerances(name))
+            if not lines:
+                content["changes"] = old["changes"]
+            print(f"{name}: {'as it was' if not lines else ''}", *lines, sep="\n    ")
+        else:
+            print(f"{name}: new")
+        path(name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Real runs of train.py, in this process, with everything recorded that an update depends on.
+
+What is recorded is what passes between a worker and its environments, and what the checkpoints
+before the first update and at the end hold. Whoever judges a run by these two (pinned weights, the
+oracle) knows nothing of what lies between them, and needs no change when that is rewritten.
+"""
+
+import contextlib
+import io
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+import train
+from a3c.agent import network
+from a3c.envs import pool
+from a3c.run import training
+from a3c.settings.params import Params
+from a3c.store import checkpoint_files
+from a3c.store import run_folder as run_dir
+from tests.tools import processes
+
+Arrays = dict[str, np.ndarray]
+
+
+class Step(NamedTuple):
+    """One step of K environments; `seen` is what the next action is chosen by."""
+
+    actions: np.ndarray  # (K,)
+    rewards: np.ndarray  # (K,)
+    terminated: np.ndarray  # (K,)
+    truncated: np.ndarray  # (K,)
+    seen: np.ndarray  # (K, ...)
+    last: dict[int, np.ndarray]  # of an episode that was truncated: its true last observation
+
+
+class Run(NamedTuple):
+    """One worker's run."""
+
+    params: Params
+    first_seen: np.ndarray  # (K, ...)
+    steps: list[Step]
+    start: dict[str, Arrays]  # "weights" and "mean_squares" before the first update
+    end: dict[str, Arrays]
+
+    def seen(self) -> np.ndarray:
+        """Every observation that the worker saw: (n_steps + 1, K, ...)."""
+        return np.stack([self.first_seen, *(step.seen for step in self.steps)])
+
+    def change(self, part: str) -> Arrays:
+        """By how much each array moved, in float64."""
+        start, end = self.start[part], self.end[part]
+        return {name: end[name].astype(np.float64) - start[name] for name in start}
+
+
+def record(
+    arguments: Sequence[str],
+    folder: pathlib.Path,
+    *,
+    change_initial_weights: Callable[[Arrays], Arrays] = lambda weights: weights,
+    change_params: Callable[[Params], Params] = lambda params: params,
+) -> Run:
+    """Run train.py with one worker, to its end, with `folder`/run as its run folder.
+
+    `change_params` may make of its parameters what train.py refuses.
+    """
+    steps: list[Step] = []
+    first_seen: list[np.ndarray] = []
+    draw, train_ = network.initial_weights, training.train
+
+    class Recorder(pool.EnvProcesses):
+        def reset(self, slot: int = 0) -> None:
+            super().reset(slot)
+            first_seen.append(self.observations[slot].copy())
+
+        def step(self, actions: np.ndarray, slot: int) -> pool.StepResult:
+            result = super().step(actions, slot)
+            cut_off = np.flatnonzero(result.truncated).tolist()
+            steps.append(
+                Step(
+                    actions.copy(),
+                    result.rewards.copy(),
+                    result.terminated.copy(),
+                    result.truncated.copy(),
+                    self.observations[slot].copy(),
+                    {k: self.final_observations[k].copy() for k in cut_off},
+                )
+            )
+            return result
+
+    run_folder = folder / "run"
+    said = io.StringIO()
+    with (
+        mock.patch.object(pool, "EnvProcesses", Recorder),
+        mock.patch.object(network, "initial_weights", lambda *a: change_initial_weights(draw(*a))),
+        mock.patch.object(training, "train", lambda p, *a: train_(change_params(p), *a)),
+        # Only a process that has not used TensorFlow yet can configure it.
+        mock.patch.object(network, "start_tensorflow", return_value=None),
+        processes.handlers_kept(),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
+        status = train.main(["--log_dir", str(run_folder), *arguments])
+    assert status == 0, said.getvalue()
+    (first,) = first_seen
+    return Run(
+        change_params(run_dir.read_args(run_folder).params),
+        first,
+        steps,
+        _tensors(run_folder / "checkpoints" / "ckpt-0"),
+        _tensors(checkpoint_files.find(run_folder)),
+    )
+
+
+def _tensors(prefix: os.PathLike) -> dict[str, Arrays]:
+    reader = tf.train.load_checkpoint(str(prefix))
+    parts: dict[str, Arrays] = {"weights": {}, "mean_squares": {}}
+    # The order in which the forward pass uses them is not kept; that of names will do.
+    for key in sorted(reader.get_variable_to_shape_map()):
+        part, _, rest = key.partition("/")
+        if part in parts:
+            parts[part][rest.split("/")[0]] = reader.get_tensor(key)
+    return parts

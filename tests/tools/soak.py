@@ -1,0 +1,238 @@
+"""The long checks, in parts that can be interrupted: `make soak`, or `make soak PARTS=kill_toy`.
+
+Each part is tried a number of times; each try adds one line of JSON to runs/soak.jsonl, and a try
+that has its line is not made again. A failed try has a line as well, and the run ends with status 1.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest import mock
+
+from tests import kill_test
+from tests.tools import processes, soak_fuzz, soak_load
+
+RESULTS = processes.ROOT / "runs/soak.jsonl"
+
+
+class Part(NamedTuple):
+    """What is tried how often. A try is given its number and a folder that the part's tries share."""
+
+    n_tries: int
+    attempt: Callable[[int, pathlib.Path], dict[str, Any]]
+
+
+def _kill(
+    number: int, outside: pathlib.Path, command: list[str], interval_seconds: float, longest: float
+) -> dict[str, Any]:
+    """Go on with one run, kill it at a random moment, and look at what is left."""
+    generator = random.Random(number)
+    before = kill_test.saved(outside)
+    began_at = time.time()
+    process = kill_test.start(outside, *command)
+    try:
+        if in_training := generator.random() < 0.75:
+            processes.wait_until(
+                lambda: kill_test.saved(outside)["steps"] > before["steps"], "steps"
+            )
+        delay = generator.uniform(0, longest)
+        time.sleep(delay)
+        killed_at = time.time()
+        left_for = kill_test.kill(process)
+    finally:
+        processes.end(process)
+    newest = max(
+        outside.glob("run/checkpoints/ckpt-*.json"), key=lambda p: p.stat().st_mtime, default=None
+    )
+    saved_at = newest.stat().st_mtime if newest else 0.0
+    # One that has not saved since it began lived for less than an interval, or failed to.
+    lost = killed_at - saved_at if saved_at > began_at else 0.0
+    assert lost or not in_training
+    after = kill_test.saved(outside)
+    kill_test.check_files(outside)
+    assert all(after[name] >= before[name] for name in after), (before, after)
+    assert left_for < 5, f"environment processes lived for {left_for:.1f} s"
+    # A checkpoint is begun when the interval is over, and takes its time on a busy machine.
+    assert lost < interval_seconds + 5, f"{lost:.1f} s were lost"
+    return {
+        "in_training": in_training,
+        "lived_seconds": round(killed_at - began_at, 1),
+        "lost_seconds": round(lost, 2),
+        "left_seconds": round(left_for, 2),
+        "steps": after["steps"],
+    }
+
+
+def kill_toy(number: int, outside: pathlib.Path) -> dict[str, Any]:
+    return _kill(number, outside, kill_test.TOY, interval_seconds=0.5, longest=5.0)
+
+
+def kill_pong(number: int, outside: pathlib.Path) -> dict[str, Any]:
+    flags = ["--n_workers", "4", "--network", "small", "--ckpt_interval_seconds", "15"]
+    return _kill(number, outside, [*flags, "PongNoFrameskip-v4"], interval_seconds=15, longest=40)
+
+
+def _fresh(folder: pathlib.Path) -> pathlib.Path:
+    """An empty folder, also where a try was interrupted."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+PHASES = ("setting up", "importing", "tracing", "training", "saving", "evaluating")
+SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+
+
+def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
+    """Stop Pong with 16 workers in some phase by some signal; all must be over within 10 s.
+
+    On a machine that others use as well, within as many times more as there are programs to a core.
+    """
+    phase = PHASES[number % len(PHASES)]
+    name = [*SIGNALS][number // len(PHASES) % len(SIGNALS)]
+    outside = _fresh(outside / str(number))
+    shared_before = set(os.listdir("/dev/shm"))
+    flags = ["--n_workers", "16", "--ckpt_interval_seconds", "2"]
+    flags += ["--manager_wake_interval_seconds", "1", "PongNoFrameskip-v4"]
+    if phase == "evaluating":
+        flags += ["--eval_interval_steps", "50"]
+    temporary = tempfile.mkdtemp()
+    load = os.getloadavg()[0]  # of others: this run's sixteen workers would excuse themselves
+    with mock.patch.dict(os.environ, TMPDIR=temporary):
+        process = kill_test.start(outside, *flags)
+    try:
+
+        def has_come() -> bool:
+            assert process.poll() is None, processes.outputs(outside)
+            shown = processes.outputs(outside)["stdout"]
+            match phase:
+                case "setting up":  # before there is a run folder
+                    return "ale_py" in pathlib.Path(f"/proc/{process.pid}/maps").read_text()
+                case "importing":
+                    return "starting TensorFlow" in shown
+                case "tracing":
+                    return "tracing the network" in shown
+                case "training":
+                    return " steps/s  " in shown
+                case "saving":
+                    return kill_test.is_saving(outside)
+            # One is under way from the 50th step on.
+            return any(row["misc/steps"] > 50 for row in soak_load.read_rows(outside / "run"))
+
+        processes.wait_until(has_come, phase)
+        # Moments that are soon over are met at once.
+        time.sleep(0 if phase in ("setting up", "saving") else random.Random(number).uniform(0, 1))
+        since = time.monotonic()
+        process.send_signal(getattr(signal, name))
+        status = process.wait(processes.DEADLINE_SECONDS)
+        seconds = time.monotonic() - since
+        processes.wait_until(lambda: not processes.members(process.pid), "its processes to end")
+        outputs = processes.outputs(outside)
+    finally:
+        processes.end(process)
+    assert status == SIGNALS[name], (status, outputs)
+    assert outputs["stderr"] == "", outputs
+    assert set(os.listdir("/dev/shm")) <= shared_before
+    left = [p.name for p in outside.rglob("*") if "tmp" in p.name or "temp" in p.name]
+    assert left == []
+    assert os.listdir(temporary) == []
+    os.rmdir(temporary)
+    if (outside / "run").exists():
+        kill_test.check_files(outside)
+    steps = kill_test.saved(outside)["steps"]
+    is_told = f"stopped at {steps:,} steps" in outputs["stdout"]
+    assert is_told or phase in ("setting up", "importing")
+    others = max(1.0, load / (os.cpu_count() or 1))
+    assert seconds < 10 * others, f"{seconds:.1f} s at a load of {load:.1f}"
+    return {
+        "phase": phase,
+        "signal": name,
+        "stopped_seconds": round(seconds, 2),
+        "load": round(load, 1),
+        "steps": steps,
+    }
+
+
+N_FUZZED = 1_000_000
+
+
+def fuzz(number: int, outside: pathlib.Path) -> dict[str, Any]:
+    """Ten thousand inputs of one class, in a process of its own."""
+    name, first, n = soak_fuzz.chunks_of(N_FUZZED)[number]
+    result = soak_fuzz.start_chunk(name, first, n, seed=0)
+    assert not result["findings"], result["findings"]
+    return {"class": name, "first": first} | result
+
+
+def load(name: str) -> Callable[[int, pathlib.Path], dict[str, Any]]:
+    """A long run of many environments, judged."""
+    part = soak_load.PARTS[name]
+
+    def attempt(number: int, outside: pathlib.Path) -> dict[str, Any]:
+        figures, problems = soak_load.run(part, part.seconds, _fresh(outside / str(number)))
+        assert problems == [], f"{figures}: {'; '.join(problems)}"
+        return {"figures": figures}
+
+    return attempt
+
+
+PARTS = {
+    "kill_toy": Part(100, kill_toy),
+    "kill_pong": Part(3, kill_pong),
+    "stop": Part(len(PHASES) * len(SIGNALS), stop),
+    "fuzz": Part(len(soak_fuzz.chunks_of(N_FUZZED)), fuzz),
+    **{f"load_{name}": Part(1, load(name)) for name in soak_load.PARTS},
+}
+
+
+def run(names: list[str], results: pathlib.Path, parts: dict[str, Part]) -> bool:
+    """Make the tries that have no line yet; True if every try ever made went well."""
+    results.parent.mkdir(parents=True, exist_ok=True)
+    lines = results.read_text().splitlines() if results.exists() else []
+    done = [json.loads(line) for line in lines]
+    for name in names:
+        outside = results.parent / "soak" / name
+        outside.mkdir(parents=True, exist_ok=True)
+        made = {entry["try"] for entry in done if entry["part"] == name}
+        for number in sorted(set(range(parts[name].n_tries)) - made):
+            start = time.monotonic()
+            try:
+                found = {"ok": True} | parts[name].attempt(number, outside)
+            except Exception:
+                found = {"ok": False, "error": traceback.format_exc()}
+            entry = {
+                "part": name,
+                "try": number,
+                "seconds": round(time.monotonic() - start, 1),
+            } | found
+            done.append(entry)
+            with results.open("a") as file:
+                print(json.dumps(entry), file=file)
+            print(json.dumps(entry), flush=True)
+    for name in names:
+        of_part = [entry for entry in done if entry["part"] == name]
+        n_failed = sum(not entry["ok"] for entry in of_part)
+        print(f"{name}: {len(of_part)} of {parts[name].n_tries} tries made, {n_failed} failed")
+    return all(entry["ok"] for entry in done if entry["part"] in names)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all, unless some are named")
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    arguments = parser.parse_args()
+    return 0 if run(arguments.parts or [*PARTS], arguments.results, PARTS) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""Runs of many environments and of many minutes, for soak.py.
+
+Each trains Pong, looks at the run at regular times from outside, stops it, and judges what was
+seen and what was left. Beside the run, a loop steps a bare emulator for a moment at each look: the
+machine's own speed, by which steps/s are divided before they are compared.
+"""
+
+import csv
+import json
+import math
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from a3c.store import checkpoint_files
+from tests.tools import processes
+
+ENV_ID = "PongNoFrameskip-v4"
+STEPS_PER_UPDATE = 5
+WARM_UP_SECONDS = 600.0  # memory, files and threads may grow until then
+SPEED_SECONDS = 600.0  # the first and the last so many are compared
+CALIBRATION_SECONDS = 2.0
+
+
+class Part(NamedTuple):
+    """One run; in parts of ten minutes, warm-up and what is compared are a third of it."""
+
+    n_workers: int
+    n_envs: int
+    seconds: float
+
+
+PARTS = {
+    "64x1": Part(64, 1, 600.0),
+    "4x32": Part(4, 32, 600.0),
+    "16x1": Part(16, 1, 3600.0),
+}
+
+
+class Look(NamedTuple):
+    """What was seen from outside, at one time."""
+
+    seconds: float  # since the first steps
+    n_steps: int
+    frames_per_second: float  # of the calibration loop, by the processor's time
+    n_bytes: int  # memory of all processes, what they share counted once
+    n_files: int
+    n_threads: int
+
+
+# How it was
+
+
+def judge(looks: Sequence[Look]) -> list[str]:
+    """What is wrong with the course of a run: growth after the warm-up, or loss of speed."""
+    problems = []
+    for name, (first, last) in growth(looks).items():
+        # Bytes have some room: a buffer that grows once, the allocator's own holes.
+        if last > (1.03 if name == "n_bytes" else 1.0) * first:
+            problems.append(f"{name} grew from {first:,.0f} to {last:,.0f}")
+    first, last = speeds(looks)
+    if not 0.9 <= last / first <= 1 / 0.9:
+        problems.append(f"steps per calibrated frame went from {first:.4f} to {last:.4f}")
+    return problems
+
+
+def growth(looks: Sequence[Look]) -> dict[str, tuple[float, float]]:
+    """Of memory, files and threads: how many there were after the warm-up, and at the end.
+
+    Medians over a third of that time; of memory the least, for what updates under way take on top
+    of it, a tenth, comes and goes.
+    """
+    warm = min(WARM_UP_SECONDS, looks[-1].seconds / 3)
+    after = [look for look in looks if look.seconds >= warm]
+    third = max(1, len(after) // 3)
+    return {
+        name: tuple(
+            float(of([getattr(look, name) for look in some]))
+            for some in (after[:third], after[-third:])
+        )
+        for name, of in (("n_bytes", min), ("n_files", np.median), ("n_threads", np.median))
+    }
+
+
+def speeds(looks: Sequence[Look]) -> tuple[float, float]:
+    """Steps/s divided by the emulator's frames/s: of the first ten minutes, and of the last.
+
+    NaN, which is as much as no other number, where there are not two looks.
+    """
+    length = looks[-1].seconds
+    span = min(SPEED_SECONDS, length / 3)
+
+    def speed(some: Sequence[Look]) -> float:
+        if len(some) < 2:
+            return math.nan
+        n_steps = some[-1].n_steps - some[0].n_steps
+        frames = np.mean([look.frames_per_second for look in some])
+        return n_steps / (some[-1].seconds - some[0].seconds) / float(frames)
+
+    return (
+        speed([look for look in looks if look.seconds <= span]),
+        speed([look for look in looks if look.seconds >= length - span]),
+    )
+
+
+# What is left
+
+
+def check_left(folder: pathlib.Path, part: Part) -> list[str]:
+    """What is wrong with the files of a run that was stopped: steps that were lost, games that were."""
+    problems = []
+    rows = read_rows(folder)
+    per_update = STEPS_PER_UPDATE * part.n_envs
+    if any(row["misc/steps"] != per_update * row["misc/updates"] for row in rows):
+        problems.append("steps and updates do not agree")
+    if [row["misc/steps"] for row in rows] != sorted(row["misc/steps"] for row in rows):
+        problems.append("steps fall back")
+    counters = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
+    last = rows[-1]
+    if (counters["steps"], counters["games"]) != (last["misc/steps"], last["rl/episodes"]):
+        problems.append(f"the last row and the last checkpoint differ: {counters}")
+    if last["misc/env_restarts"]:
+        problems.append(f"{last['misc/env_restarts']:.0f} environments were replaced")
+    paths = sorted((folder / "monitor").iterdir())
+    n_envs = part.n_workers * part.n_envs
+    if len(paths) != n_envs:
+        problems.append(f"{len(paths)} monitor files for {n_envs} environments")
+    games = [game for path in paths for game in read_games(path, problems)]
+    # The last rollout of each environment was not finished, nor counted.
+    if not last["rl/episodes"] <= len(games) <= last["rl/episodes"] + n_envs:
+        problems.append(f"{len(games)} games in monitor files, {last['rl/episodes']:.0f} counted")
+    if sum(length for _, length in games) > last["misc/steps"] + STEPS_PER_UPDATE * n_envs:
+        problems.append("more steps in monitor files than there were")
+    return problems
+
+
+def read_rows(folder: pathlib.Path) -> list[dict[str, float]]:
+    """The whole rows of progress.csv."""
+    path = folder / "progress.csv"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [
+        {name: float(value) for name, value in row.items()}
+        for row in csv.DictReader(line for line in lines if line.endswith("\n"))
+    ]
+
+
+def read_games(path: pathlib.Path, problems: list[str]) -> list[tuple[float, int]]:
+    """Score and length of each game of a file, which must be whole."""
+    try:
+        head, columns, *rows = path.read_text().split("\n")
+        json.loads(head.removeprefix("#"))
+        if columns != "r,l,t" or rows.pop() != "":
+            raise ValueError("head or end")
+        games = [tuple(map(float, row.split(","))) for row in rows]
+        return [(score, int(length)) for score, length, _ in games]
+    except (ValueError, IndexError) as error:
+        problems.append(f"{path.name} is damaged: {error}")
+        return []
+
+
+# The run
+
+
+def run(part: Part, seconds: float, folder: pathlib.Path) -> tuple[str, list[str]]:
+    """Train for so long, look, stop, judge; returns a line of figures, and what is wrong."""
+    arguments = [
+        *("train.py", "--log_dir", folder / "run", "--n_steps", "1e12"),
+        *("--n_workers", part.n_workers, "--envs_per_worker", part.n_envs),
+        *("--manager_wake_interval_seconds", min(30.0, seconds / 20), ENV_ID),
+    ]
+    with processes.dispositions():
+        process = processes.start([processes.ROOT / arguments[0], *arguments[1:]], folder)
+    try:
+        processes.wait_until(lambda: n_steps_of(folder) or process.poll() is not None, "steps", 600)
+        looks = watch(process.pid, seconds, folder, lambda: process.poll() is None)
+        rows = [",".join(Look._fields), *(",".join(map(str, look)) for look in looks)]
+        (folder / "looks.csv").write_text("\n".join(rows) + "\n")
+        process.terminate()
+        status = process.wait(processes.DEADLINE_SECONDS)
+        processes.wait_until(lambda: not processes.members(process.pid), "processes to end")
+    finally:
+        processes.end(process)
+    problems = [] if status == 143 else [f"status {status}"]
+    if stderr := processes.outputs(folder)["stderr"]:
+        problems.append(f"on stderr: {stderr[-500:]}")
+    problems += [*judge(looks), *check_left(folder / "run", part)]
+    return describe(part, looks), problems
+
+
+def n_steps_of(folder: pathlib.Path) -> int:
+    rows = read_rows(folder / "run")
+    return int(rows[-1]["misc/steps"]) if rows else 0
+
+
+def watch(
+    session: int, seconds: float, folder: pathlib.Path, is_running: Callable[[], bool]
+) -> list[Look]:
+    """Look at the run at each new row of its figures, until the time is over."""
+    start, looks, n_steps = time.monotonic(), [], n_steps_of(folder)
+    emulator = Emulator()
+    while is_running() and (not looks or looks[-1].seconds < seconds):
+        # The row's own moment, for a look takes its time.
+        processes.wait_until(lambda n=n_steps: n_steps_of(folder) > n or not is_running(), "a row")
+        n_steps, now = n_steps_of(folder), time.monotonic()
+        looks.append(Look(now - start, n_steps, emulator.frames_per_second(), *usage_of(session)))
+    return looks
+
+
+def usage_of(session: int) -> tuple[int, int, int]:
+    """Memory, open files and threads of all processes of a session."""
+    n_bytes = n_files = n_threads = 0
+    for pid in processes.members(session):
+        proc = pathlib.Path(f"/proc/{pid}")
+        rollup = dict(
+            line.split(":", 1) for line in (proc / "smaps_rollup").read_text().splitlines()[1:]
+        )
+        n_bytes += 1024 * int(rollup["Pss"].split()[0])
+        n_files += len(list((proc / "fd").iterdir()))
+        n_threads += len(list((proc / "task").iterdir()))
+    return n_bytes, n_files, n_threads
+
+
+class Emulator:
+    """The calibration loop."""
+
+    def __init__(self) -> None:
+        import ale_py
+        import gymnasium
+
+        gymnasium.register_envs(ale_py)
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._env = gymnasium.make(ENV_ID).unwrapped
+        self._env.reset(seed=0)
+
+    def frames_per_second(self) -> float:
+        """By the processor's time, so that the run beside it counts as little as can be."""
+        start, n_frames = time.process_time(), 0
+        while time.process_time() - start < CALIBRATION_SECONDS:
+            for _ in range(100):
+                self._env.ale.act(0)
+            if self._env.ale.game_over():
+                self._env.ale.reset_game()
+            n_frames += 100
+        return n_frames / (time.process_time() - start)
+
+
+def describe(part: Part, looks: Sequence[Look]) -> str:
+    """One line of figures."""
+    first, last = speeds(looks)
+    n_steps = looks[-1].n_steps - looks[0].n_steps
+    end = looks[-1]
+    grown = growth(looks)
+    n_bytes, n_files, n_threads = (grown[name] for name in ("n_bytes", "n_files", "n_threads"))
+    return (
+        f"{part.n_workers} × {part.n_envs}: {end.seconds / 60:.0f} min, {end.n_steps:,} steps,"
+        f" {n_steps / (end.seconds - looks[0].seconds):.0f} steps/s, calibrated {last / first:.3f}"
+        f" of the first; memory {n_bytes[0] / 1e6:,.0f} → {n_bytes[1] / 1e6:,.0f} MB,"
+        f" files {n_files[0]:.0f} → {n_files[1]:.0f}, threads {n_threads[0]:.0f} → {n_threads[1]:.0f}"
+    )

@@ -1,0 +1,413 @@
+"""Toy environments whose every frame, reward and end is known; toys_test.py tests them.
+
+Importing this module registers them, so that `tests.tools.toys:toys/Numbers-v0` names one anywhere.
+"""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+N_NUMBERS = 100
+_BLOCK = 16  # pixels; ten rows of ten blocks fill rows 34 to 193, the field of Pong
+_TOP = 34
+
+
+class Lives:
+    """Stands in for the emulator: it only knows how many lives are left."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def lives(self) -> int:
+        return self.left
+
+
+def numbered_frame(number: int) -> np.ndarray:
+    """Return a black frame (210, 160, 3) with one white block, whose place says the number."""
+    frame = np.zeros((210, 160, 3), np.uint8)
+    row, column = divmod(number % N_NUMBERS, 10)
+    top, left = _TOP + row * _BLOCK, column * _BLOCK
+    frame[top : top + _BLOCK, left : left + _BLOCK] = 255
+    return frame
+
+
+def read_numbers(image: np.ndarray) -> set[int]:
+    """Return all numbers in a frame, a maximum of frames, or either scaled to (84, 84)."""
+    gray = image if image.ndim == 2 else image.max(axis=-1)
+    y_scale, x_scale = gray.shape[0] / 210, gray.shape[1] / 160
+    found = set()
+    for number in range(N_NUMBERS):
+        row, column = divmod(number, 10)
+        y, x = _TOP + (row + 0.5) * _BLOCK, (column + 0.5) * _BLOCK
+        if gray[int(y * y_scale), int(x * x_scale)] > 127:
+            found.add(number)
+    return found
+
+
+def read_pong_numbers(image: np.ndarray) -> set[int]:
+    """Return all numbers in a frame that went through the Pong features: half size, 2 of margin."""
+    found = set()
+    for number in range(N_NUMBERS):
+        row, column = divmod(number, 10)
+        if image[2 + row * _BLOCK // 2 + _BLOCK // 4, 2 + column * _BLOCK // 2 + _BLOCK // 4]:
+            found.add(number)
+    return found
+
+
+class Numbers(gymnasium.Env):
+    """Frames that say their number, 0 at reset; the reward of a frame is its number.
+
+    Game g lasts `game_lengths[g]` frames, the last entry standing for all that follow, and ends by
+    truncation if `truncates`. A life is lost every `frames_per_life` frames but never the last one.
+    `actions` records what was done since the reset, `seeds` the seeds of all resets.
+    """
+
+    metadata = {"render_modes": []}
+    action_space = gymnasium.spaces.Discrete(4)
+    observation_space = gymnasium.spaces.Box(0, 255, (210, 160, 3), np.uint8)
+
+    def __init__(
+        self,
+        game_lengths: Sequence[int] = (1000,),
+        truncates: bool = False,
+        n_lives: int = 1,
+        frames_per_life: int = 1000,
+    ) -> None:
+        self.ale = Lives()
+        self.number = 0
+        self.game = -1
+        self.actions: list[int] = []
+        self.seeds: list[int | None] = []
+        self._game_lengths = game_lengths
+        self._truncates = truncates
+        self._n_lives = n_lives
+        self._frames_per_life = frames_per_life
+
+    def get_action_meanings(self) -> list[str]:
+        return ["NOOP", "FIRE", "RIGHT", "LEFT"]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number = 0
+        self.game += 1
+        self.actions = []
+        self.seeds.append(seed)
+        self.ale.left = self._n_lives
+        return numbered_frame(0), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert action in self.action_space
+        self.actions.append(int(action))
+        self.number += 1
+        if self.number % self._frames_per_life == 0 and self.ale.left > 1:
+            self.ale.left -= 1
+        length = self._game_lengths[min(self.game, len(self._game_lengths) - 1)]
+        assert self.number <= length, "stepped after the end"
+        ends = self.number == length
+        terminated, truncated = ends and not self._truncates, ends and self._truncates
+        return numbered_frame(self.number), float(self.number), terminated, truncated, {}
+
+
+class Side(gymnasium.Env):
+    """A fast little game that can be learned: one half of the frame is white; name it.
+
+    Each frame pays 1 where the action names the white half (1 left, 2 right), 0 where it does not.
+    The half is drawn anew every 16 frames. A life is lost every 64 frames, a game has 3 of them.
+    """
+
+    metadata = {"render_modes": []}
+    action_space = gymnasium.spaces.Discrete(3)
+    observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 3), np.uint8)
+
+    def __init__(self) -> None:
+        self.ale = Lives()
+        self._number = 0
+        self._side = 0
+        self._frames = np.zeros((2, 84, 84, 3), np.uint8)
+        self._frames[0, :, :42] = 255
+        self._frames[1, :, 42:] = 255
+
+    def get_action_meanings(self) -> list[str]:
+        return ["NOOP", "LEFT", "RIGHT"]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._number = 0
+        self.ale.left = 3
+        self._side = int(self.np_random.integers(2))
+        return self._frames[self._side], {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self._side + 1)
+        self._number += 1
+        if self._number % 16 == 0:
+            self._side = int(self.np_random.integers(2))
+        if self._number % 64 == 0:
+            self.ale.left -= 1
+        return self._frames[self._side], reward, self.ale.left == 0, False, {}
+
+
+DOT_CYCLE, DOT_VANISHES, DOT_PAYS_FROM = 20, 7, 12
+DOT_PAYS_A_DECISION = 4 * (DOT_CYCLE - DOT_PAYS_FROM) / DOT_CYCLE / 4
+
+
+class Dot(gymnasium.Env):
+    """A dot walks along the diagonal and vanishes; then it pays to name the corner it went to.
+
+    A cycle of 20 frames: in the first 7 the dot walks from the middle, up and left or down and
+    right; from frame 12 on, each frame pays ¼ where the action names the corner (1 or 2). Of these
+    frames, an agent that sees every fourth and the one before it, and acts for four, decides when
+    its newest image has been empty throughout, but the oldest of its four still shows the dot.
+    """
+
+    metadata = {"render_modes": []}
+    action_space = gymnasium.spaces.Discrete(3)
+    observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 3), np.uint8)
+
+    def __init__(self) -> None:
+        self.ale = Lives()
+        self._number = 0
+        self._corner = 0
+
+    def get_action_meanings(self) -> list[str]:
+        return ["NOOP", "UPLEFT", "DOWNRIGHT"]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._number = 0
+        self._corner = int(self.np_random.integers(2))
+        return self._frame(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._number += 1
+        within = self._number % DOT_CYCLE
+        if within == 0:
+            self._corner = int(self.np_random.integers(2))
+        pays = within >= DOT_PAYS_FROM and action == self._corner + 1
+        return self._frame(), 0.25 * pays, False, False, {}
+
+    def _frame(self) -> np.ndarray:
+        frame = np.zeros((84, 84, 3), np.uint8)
+        within = self._number % DOT_CYCLE
+        if within < DOT_VANISHES:
+            place = 36 + (1 + within) * 4 * (2 * self._corner - 1)
+            frame[place : place + 12, place : place + 12] = 255
+        return frame
+
+
+class Vector(gymnasium.Env):
+    """Observes (steps of this game, games before it); pays 10 times the action; 5 steps a game."""
+
+    metadata = {"render_modes": []}
+    action_space: gymnasium.Space = gymnasium.spaces.Discrete(2)
+    observation_space: gymnasium.Space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def __init__(self, length: int = 5) -> None:
+        self.seeds: list[int | None] = []
+        self._length = length
+        self._n_steps = 0
+        self._n_games = -1
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self._n_steps = 0
+        self._n_games += 1
+        return np.array([0.0, self._n_games]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._n_steps += 1
+        observation = np.array([float(self._n_steps), self._n_games])
+        return observation, 10.0 * action, self._n_steps == self._length, False, {}
+
+
+class Drawn(Vector):
+    """Observes numbers drawn anew each step, and nothing of the games before; 5 steps a game."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.np_random.normal(size=2), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        _, reward, *rest = super().step(action)
+        return self.np_random.normal(size=2), reward, *rest
+
+
+class Multiplies(Vector):
+    """Has NumPy multiply matrices that are worth several threads."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        square = np.ones((500, 500))
+        assert (square @ square)[0, 0] == 500
+        return super().reset(seed=seed)
+
+
+class Brittle(Drawn):
+    """One game in four fails at its last step."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        first = super().reset(seed=seed)
+        self._breaks = self.np_random.integers(4) == 0
+        return first
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._breaks and self._n_steps == 4:
+            raise RuntimeError("the last coin broke")
+        return super().step(action)
+
+
+class RaisesInInit(Vector):
+    """Cannot be built."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("the cartridge is upside down")
+
+
+class LosesConnection(Vector):
+    """Cannot be built either, with the error that also tells of a worker that hung up."""
+
+    def __init__(self) -> None:
+        raise EOFError("the game server is gone")
+
+
+class RaisesInStep(Vector):
+    """Fails at its third step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._n_steps == 2:
+            raise RuntimeError("the joystick broke")
+        return super().step(action)
+
+
+class RaisesInReset(Vector):
+    """Cannot begin its second game."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if self._n_games == 0:
+            raise RuntimeError("the coin fell through")
+        return super().reset(seed=seed, options=options)
+
+
+class HangsInStep(Vector):
+    """Never comes back from its third step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._n_steps == 2:
+            threading.Event().wait()
+        return super().step(action)
+
+
+class HangsHoldingTheLock(Vector):
+    """Never comes back from its third step, in which no other thread of its process runs."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._n_steps == 2:
+            ctypes.PyDLL(None).pause()  # C, called without letting go of Python's lock
+        return super().step(action)
+
+
+class Continuous(Vector):
+    """Unsupported: actions are a Box."""
+
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+
+class FromOne(Vector):
+    """Unsupported: the first action is 1."""
+
+    action_space = gymnasium.spaces.Discrete(2, start=1)
+
+
+class Dictionary(Vector):
+    """Unsupported: observations are dictionaries."""
+
+    observation_space = gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(2)})
+
+
+class Bytes(Vector):
+    """Unsupported: a vector of bytes, as an Atari's memory."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (128,), np.uint8)
+
+
+class Camera(Vector):
+    """Unsupported: images without a no-op and lives."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)
+
+
+BROKEN = (
+    Brittle,
+    RaisesInInit,
+    LosesConnection,
+    RaisesInStep,
+    RaisesInReset,
+    HangsInStep,
+    HangsHoldingTheLock,
+)
+
+
+def _register() -> None:
+    here = __name__
+    # Games that end within the no-ops of their start (13 to 43 frames) among others.
+    early: dict[str, Any] = {
+        "game_lengths": (1, 70, 13, 5, 60, 44, 12, 40, 43, 90),
+        "n_lives": 3,
+        "frames_per_life": 20,
+    }
+    variants: dict[str, dict[str, Any]] = {
+        "Numbers-v0": {},
+        "ShortNumbers-v0": {"game_lengths": (90,)},
+        "TruncatedNumbers-v0": {"game_lengths": (64,), "truncates": True},
+        "NumbersWithLives-v0": {"game_lengths": (90,), "n_lives": 3, "frames_per_life": 30},
+        "DiesEarly-v0": early,
+        "CutOffEarly-v0": early | {"truncates": True},
+    }
+    for name, kwargs in variants.items():
+        gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
+    for toy in (Side, Dot, Vector, Drawn, Multiplies, *BROKEN):
+        gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
+    for toy in (Continuous, FromOne, Dictionary, Bytes, Camera):
+        gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
+    gymnasium.register(
+        "toys/TruncatedVector-v0",
+        f"{here}:Vector",
+        max_episode_steps=3,
+        kwargs={"length": 1000},
+    )
+    gymnasium.register(
+        "toys/ShortCartPole-v0",
+        "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
+        max_episode_steps=20,
+    )
+    for name, game, sticky_actions, more in (
+        ("ShortPong", "pong", 0.0, {"max_num_frames_per_episode": 150}),
+        ("ShortBreakout", "breakout", 0.25, {"max_num_frames_per_episode": 500}),
+        ("BriefBreakout", "breakout", 0.0, {"max_num_frames_per_episode": 300}),
+        ("RamPong", "pong", 0.0, {"obs_type": "ram"}),
+    ):
+        kwargs = {"game": game, "frameskip": 1, "repeat_action_probability": sticky_actions}
+        gymnasium.register(f"toys/{name}-v0", "ale_py.env:AtariEnv", kwargs=kwargs | more)
+
+
+_register()
