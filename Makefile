@@ -27,7 +27,7 @@ FAST_TESTS := not slow and not weekly
 # Whole files side by side, on few processes: each loads TensorFlow.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 # Those that Hypothesis chooses examples for.
-SEARCHED := tests/settings/command_line_test.py tests/agent/losses_test.py tests/settings/params_test.py tests/plot_runs_test.py tests/properties_test.py
+SEARCHED = $(shell grep -rlE "^(import|from) hypothesis" --include="*_test.py" tests)
 
 python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1)
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \

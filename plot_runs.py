@@ -1,36 +1,15 @@
 """Learning curves of one or many runs: `python3 plot_runs.py runs/a runs/b --out fig.png`.
 
 A run is a run folder of train.py, or else a folder of monitor files, or one such file, by
-Stable-Baselines3 or Baselines: a line `#{...}`, a line `r,l,t`, a row for each finished game. Any
-of these may be zipped (`.gz`). Scores are those of whole training games, as the files have them.
-Our `l` counts decisions. So does Baselines', whose Monitor sits above the frame skip too;
-Stable-Baselines3's sits below it, so that in its Atari files `l` counts frames.
-
-A file knows the games of one environment only, so the step of the run at which a game ended has
-to be put together. Adding up `l` in order of `t` leaves out the games under way in the other
-environments: with E environments it reads low by about E/2 games. Instead each environment is
-taken to step evenly from one end of a game to its next, and all of them are summed at each end:
-
-    A   |---------- 900 ----------|------------…       at A's first end, B has done 2/3 of 1200
-    B   |----------------- 1200 -----------------|…    steps: the run is at 900 + 800
-
-What remains is how unevenly they stepped. For 2.6M steps of Pong on 16 environments, beside the
-true counts in progress.csv: adding up is 11,000 steps low (from 4,200 to 23,900, games being of
-1,230 on average); this is off by 40 on average, 930 in standard deviation, 3,200 at most. The game
-that an environment has under way at the end counts up to its last game's length. Steps of games
-that a stop cut short are in no monitor file, so everything after a resume would read low by theirs:
-where there is a progress.csv, games are moved as far as its true counts demand. Hours are those of
-the training: our `t` leaves out the time that a run stood still.
+Stable-Baselines3 or Baselines (see a3c/store/reading.py, which reads them). Scores are those of
+whole training games. Hours are those of the training, without the time that a run stood still.
 """
 
 import argparse
-import gzip
-import json
 import os
 import pathlib
 import re
 import sys
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,22 +17,15 @@ import numpy as np
 
 from a3c.play import atari_scores
 from a3c.settings.command_line import Parser
-from a3c.settings.params import BadInput
-from a3c.store.run_folder import ARGS, MONITOR
+from a3c.settings.params import KNOBS, BadInput
+from a3c.store import reading
+from a3c.store.reading import FRAME_SKIP, Run
 
-# A million games; nobody's file, zipped or not, should fill the memory.
-MAX_FILE_BYTES = 2**25
-FRAME_SKIP = 4  # frames in a step of an Atari agent, ours and everybody's
 AXES = {
     "steps": "agent steps",
     "frames": "emulator frames",
     "games": "games",
     "hours": "hours since the run's start",
-}
-# May differ between seeds of one setting.
-NO_SETTINGS = {
-    *("seed", "log_dir", "run_name", "load_ckpt", "n_steps", "debug", "detailed_logs"),
-    *("ckpt_interval_seconds", "keep_ckpts", "manager_wake_interval_seconds"),
 }
 # Panels of --figures: a title, and columns of progress.csv (drawn —, --, ··).
 # fmt: off
@@ -98,45 +70,6 @@ LOOKS: dict[str, dict[str, Any]] = {
 STYLE = {"text.parse_math": False, "svg.hashsalt": "plot_runs"}
 
 
-class MonitorFile(NamedTuple):
-    """The games of one file, and a word for each thing that is wrong with it."""
-
-    env_id: str | None
-    t_start: float | None
-    scores: np.ndarray
-    lengths: np.ndarray
-    seconds: np.ndarray  # never falling
-    words: list[str]
-
-
-class Games(NamedTuple):
-    """The games of all environments of a run in order of their ends."""
-
-    scores: np.ndarray
-    total_l: np.ndarray  # what all environments together had stepped, in units of `l`
-    seconds: np.ndarray
-
-
-class Progress(NamedTuple):
-    """Columns of a progress.csv, and a word for each thing that is wrong with it."""
-
-    columns: dict[str, np.ndarray]
-    words: list[str]
-
-
-class Run(NamedTuple):
-    """One run, read."""
-
-    path: pathlib.Path
-    env_id: str
-    games: Games
-    steps_per_l: float | None  # None: nobody said what a file of others counts
-    frames_per_step: int
-    n_steps_before: int  # those of the checkpoint that it went on from
-    sticky_actions: float | None  # None: not known
-    settings: Mapping[str, Any]  # of args.json
-
-
 class Curve(NamedTuple):
     """Values over one axis; of several seeds their mean, between `low` and `high`."""
 
@@ -144,98 +77,6 @@ class Curve(NamedTuple):
     y: np.ndarray
     low: np.ndarray
     high: np.ndarray
-
-
-def parse_monitor(text: str) -> MonitorFile:
-    """Read a monitor file's text; what is no whole row is left out, with a word."""
-    *lines, rest = text.split("\n")
-    words = ["its last line is cut off: left out"] if rest.strip() else []
-    env_id, t_start = None, None
-    if lines and lines[0].startswith("#"):
-        try:
-            header = json.loads(lines.pop(0)[1:])
-            env_id, t_start = header.get("env_id"), header["t_start"]
-            if not abs(t_start) < 1e12:
-                raise ValueError
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            t_start = None
-            words.append("its first line is damaged: t taken to count from the run's start")
-    if lines and lines.pop(0).strip().split(",")[:3] != ["r", "l", "t"]:
-        lines = []
-        words.append("it has no line r,l,t where a monitor file has it: left out")
-    games = [(line, parse_game(line)) for line in lines if line.strip()]
-    if bad := [line for line, game in games if game is None]:
-        words.append(f"{len(bad)} of its lines are no games (first: {bad[0][:40]!r}): left out")
-    rows = np.array([game for _, game in games if game], dtype=float).reshape(-1, 3)
-    scores, lengths, seconds = rows.T
-    if np.any(np.diff(seconds) < 0):
-        seconds = never_falling(seconds)
-        words.append("its t falls back, as after a restart: counted on from there")
-    # Stable-Baselines3's Monitor writes these where an environment has no id.
-    if not isinstance(env_id, str) or env_id in ("None", "Unknown"):
-        env_id = None
-    env_id = env_id and one_line(env_id)[:100]
-    return MonitorFile(env_id, t_start, scores, lengths, seconds, words)
-
-
-def parse_game(line: str) -> tuple[float, float, float] | None:
-    """`r`, `l` and `t` of a row, more columns may follow; None where they cannot be a game's."""
-    try:
-        score, length, seconds = map(float, line.split(",")[:3])
-    except ValueError:
-        return None
-    # So that no garbage outgrows a sum; NaN is within no bounds.
-    possible = abs(score) < 1e12 and 1 <= length < 1e9 and 0 <= seconds < 1e10
-    return (score, length, seconds) if possible else None
-
-
-def never_falling(seconds: np.ndarray) -> np.ndarray:
-    """Times that began anew go on from there: 10, 30, 5, 15 → 10, 30, 35, 45."""
-    spans = np.diff(seconds, prepend=0.0)
-    return np.cumsum(np.where(spans < 0, seconds, spans))
-
-
-def merge(files: Sequence[MonitorFile]) -> Games:
-    """All environments' games in order of time, which counts from the earliest `t_start`."""
-    first = min((file.t_start for file in files if file.t_start is not None), default=0.0)
-    starts = [0.0 if file.t_start is None else file.t_start - first for file in files]
-    ends = [start + file.seconds for start, file in zip(starts, files, strict=True)]
-    order = np.argsort(np.concatenate(ends), kind="stable")
-    seconds = np.concatenate(ends)[order]
-    total_l = np.zeros(len(seconds))
-    for start, end, file in zip(starts, ends, files, strict=True):
-        total_l += stepped(file.lengths, start, end, seconds)
-    return Games(np.concatenate([file.scores for file in files])[order], total_l, seconds)
-
-
-def stepped(lengths: np.ndarray, start: float, ends: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """What one environment had stepped at the times `at`, if evenly within each game."""
-    if not len(lengths):
-        return np.zeros(len(at))
-    times = np.concatenate(([start], ends))
-    totals = np.concatenate(([0.0], np.cumsum(lengths)))
-    # One more game like the last: an environment that died adds no more than that.
-    times = np.append(times, 2 * times[-1] - times[-2])
-    return np.interp(at, times, np.append(totals, 2 * totals[-1] - totals[-2]))
-
-
-def as_counted(total_l: np.ndarray, n_games: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Estimates, each moved with all that follow as little as true counts demand.
-
-    A count says that when so many games had ended, so many steps were done: the next game's end
-    comes later, and that of the last of them came before.
-    """
-    n_games, steps = (column[np.isfinite(n_games + steps)] for column in (n_games, steps))
-    rising = (n_games >= np.maximum.accumulate(n_games)) & (steps >= np.maximum.accumulate(steps))
-    n_games, steps = n_games[rising], steps[rising]
-    n_counts_before = np.searchsorted(n_games, np.arange(len(total_l)), side="right")
-    lowest = np.append(0, steps)[n_counts_before]
-    highest = np.append(steps, np.inf)[n_counts_before]
-    moved, offset = np.empty(len(total_l)), 0.0
-    for i, estimate in enumerate(total_l):
-        moved[i] = min(max(estimate + offset, lowest[i]), highest[i])
-        offset = moved[i] - estimate
-    return moved
 
 
 def axis_of(run: Run, axis: str) -> np.ndarray:
@@ -249,7 +90,7 @@ def axis_of(run: Run, axis: str) -> np.ndarray:
             f"what does l count in {run.path}? Give --frames_per_l 1 (frames, as in"
             f" Stable-Baselines3's Atari files) or {FRAME_SKIP} (decisions, as in Baselines')"
         )
-    steps = run.n_steps_before + run.games.total_l * run.steps_per_l
+    steps = run.games.steps * run.steps_per_l
     return steps * run.frames_per_step if axis == "frames" else steps
 
 
@@ -288,37 +129,6 @@ def align(curves: Sequence[Curve], shade: str, n_points: int = 500) -> Curve | N
     return Curve(x, mean, mean - sd, mean + sd)
 
 
-def parse_progress(text: str, names: Sequence[str]) -> Progress | None:
-    """Read columns of a progress.csv's text; None where it has not all of them."""
-    head, *lines = text.split("\n")
-    columns = head.strip().split(",")
-    if not set(names) <= set(columns):
-        return None
-    # After the last line's end there is nothing, or a row that was cut.
-    words = ["its last line is cut off: left out"] if lines and lines.pop().strip() else []
-    rows = [row for line in lines if (row := parse_row(line, len(columns)))]
-    if n_bad := len(lines) - len(rows):
-        words.append(f"{n_bad} of its lines are no rows: left out")
-    table = np.array(rows, dtype=float).reshape(-1, len(columns))
-    return Progress({name: table[:, columns.index(name)] for name in names}, words)
-
-
-def parse_row(line: str, n_cells: int) -> list[float] | None:
-    """A row's numbers; None where it has others than so many."""
-    try:
-        row = [float(cell) for cell in line.split(",")]
-    except ValueError:
-        return None
-    return row if len(row) == n_cells else None
-
-
-def read_progress(folder: pathlib.Path, names: Sequence[str]) -> Progress | None:
-    """Columns of a run's progress.csv, plain or zipped; BadInput where it cannot be read."""
-    plain, zipped = folder / "progress.csv", folder / "progress.csv.gz"
-    text = read_text(zipped if zipped.is_file() and not plain.is_file() else plain)
-    return parse_progress(text, names)
-
-
 def group_name(path: pathlib.Path) -> str:
     """The folder's name without its seed: runs/wide_s0 and runs/wide/seed-1 are both wide."""
     path = pathlib.Path(os.path.abspath(path))
@@ -342,121 +152,24 @@ def say(word: str) -> None:
     print(one_line(f"plot_runs.py: note: {word}"), file=sys.stderr)
 
 
-def read_text(path: pathlib.Path) -> str:
-    """A file's text, unzipped where it ends in .gz; BadInput where it cannot be read."""
-    try:
-        if not path.is_file():  # a pipe or a device may have no end
-            raise OSError("it is no file")
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise OSError(f"it holds more than {MAX_FILE_BYTES:,} bytes")
-        return data.decode(errors="replace")
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"cannot read {path}: {error}") from None
-
-
-def monitor_paths(path: pathlib.Path) -> list[pathlib.Path]:
-    """A run's monitor files, none when it has just begun; of one plain and zipped, the plain one."""
-    if path.is_file():
-        return [path]
-    folder = path / MONITOR if (path / MONITOR).is_dir() else path
-    paths = [p for p in folder.iterdir() if re.search(r"monitor\.csv(\.gz)?$", p.name)]
-    if not paths and not (path / ARGS).is_file():
-        raise BadInput(f"{path} holds no monitor files (monitor/*.monitor.csv or *monitor.csv)")
-    plain_last = sorted(paths, reverse=True)
-    return sorted({p.name.removesuffix(".gz"): p for p in plain_last}.values())
-
-
 def load(path: pathlib.Path, frames_per_l: int | None) -> Run | None:
     """Read a run; None where it has no games yet. What is left out or guessed is said."""
-    files = []
-    for file_path in monitor_paths(path):
-        try:
-            files.append(parse_monitor(read_text(file_path)))
-        except BadInput as error:
-            say(f"{error}: left out")
-        else:
-            for word in files[-1].words:
-                say(f"{file_path}: {word}")
-    if not any(len(file.scores) for file in files):
+    run = reading.read_run(path)
+    for word in run.words:
+        say(word)
+    if not len(run.games.scores):
         say(f"{path} has no games yet: left out")
         return None
-    env_ids = sorted({file.env_id for file in files if file.env_id})
-    if len(env_ids) > 1:
-        raise BadInput(f"{path} has games of several environments: {', '.join(env_ids)}")
-    return describe(path, env_ids[0] if env_ids else "", merge(files), frames_per_l)
+    return run if run.settings else as_others_count(run, frames_per_l)
 
 
-def describe(path: pathlib.Path, env_id: str, games: Games, frames_per_l: int | None) -> Run:
-    """What a run's games are of: as args.json says, or else as far as the id does."""
-    is_known = atari_scores.scale_of(f"{game_name(env_id)}-v4") is not None
-    is_atari = not env_id or is_known or re.search("NoFrameskip|^ALE/", env_id)
+def as_others_count(run: Run, frames_per_l: int | None) -> Run:
+    """A run that has no record: what its `l` counts, as far as the environment's id or a flag says."""
+    is_known = atari_scores.scale_of(f"{game_name(run.env_id)}-v4") is not None
+    is_atari = not run.env_id or is_known or re.search("NoFrameskip|^ALE/", run.env_id)
     skip = FRAME_SKIP if is_atari else 1
     steps_per_l = None if is_atari and frames_per_l is None else (frames_per_l or 1) / skip
-    # Registered without sticky actions; others may be made with any.
-    sticky = 0.0 if env_id.endswith("NoFrameskip-v4") else None
-    run = Run(path, env_id, games, steps_per_l, skip, 0, sticky, {})
-    if (folder := run_folder(path)) is None:
-        return run
-    try:
-        settings, environment = read_settings(folder)
-    except BadInput as error:
-        say(f"{error}: taken for a run of others")
-        return run
-    said = environment.get("sticky_actions")
-    if settings.get("load_ckpt") is None and not path.is_file():  # all of its environments
-        games = games._replace(total_l=with_counts(folder, games.total_l))
-    return run._replace(
-        games=games,
-        env_id=one_line(str(settings.get("env_id", env_id)))[:100],
-        steps_per_l=1.0,  # decisions
-        frames_per_step=1 if settings["network"] == "mlp" else FRAME_SKIP,  # mlp: vectors, no skip
-        n_steps_before=steps_before(folder, settings.get("load_ckpt")),
-        sticky_actions=said if isinstance(said, float | int) else sticky,
-        settings=settings,
-    )
-
-
-def with_counts(folder: pathlib.Path, total_l: np.ndarray) -> np.ndarray:
-    """Steps at the ends of a run's games, as far as its progress.csv has counted them."""
-    try:
-        progress = read_progress(folder, ["rl/episodes", "misc/steps"])
-    except BadInput:
-        return total_l
-    return total_l if progress is None else as_counted(total_l, *progress.columns.values())
-
-
-def read_settings(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """An args.json's parameters, and what it says of the environment.
-
-    Not by run_dir.read_args, which refuses flags that it does not know: a published run is to be
-    drawn by every later version, and those may have given some up.
-    """
-    try:
-        content = json.loads(read_text(folder / ARGS))
-        settings, environment = dict(content["params"]), dict(content["environment"])
-        settings["network"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise BadInput(f"{folder / ARGS} is damaged") from None
-    return settings, environment
-
-
-def run_folder(path: pathlib.Path) -> pathlib.Path | None:
-    """The run folder that a path is, or lies in; None for files of others."""
-    return next((p for p in (path, *path.parents[:2]) if (p / ARGS).is_file()), None)
-
-
-def steps_before(folder: pathlib.Path, load_ckpt: object) -> int:
-    """At which step a run that was given a checkpoint went on, as its log.txt says."""
-    if load_ckpt is None:
-        return 0
-    log = read_text(folder / "log.txt") if (folder / "log.txt").is_file() else ""
-    found = re.search(r"^restored .* at (\d[\d,]{,20}) steps$", log, re.MULTILINE)
-    n_steps = int(found[1].replace(",", "")) if found else 0
-    at = f"step {n_steps:,}" if found else "a step that its log.txt does not say, taken for 0"
-    say(f"{folder} went on from a checkpoint at {at}; its games and hours count from there")
-    return n_steps
+    return run._replace(steps_per_l=steps_per_l, frames_per_step=skip)
 
 
 def check_group(label: str, runs: Sequence[Run]) -> None:
@@ -464,8 +177,14 @@ def check_group(label: str, runs: Sequence[Run]) -> None:
     if len(env_ids := {run.env_id for run in runs}) > 1:
         raise BadInput(f"group {label} has several environments: {', '.join(sorted(env_ids))}")
     ours = [run.settings for run in runs if run.settings]
-    names = sorted(set(ours[0]).intersection(*ours) - NO_SETTINGS) if ours else []
-    if differ := [n for n in names if len({repr(settings[n]) for settings in ours}) > 1]:
+    every = sorted({name for settings in ours for name in settings})
+    if unknown := [name for name in every if name not in KNOBS]:
+        say(f"group {label}: this version does not know {', '.join(unknown)}")
+    names = [name for name in every if name in unknown or KNOBS[name].changes_training]
+    if missing := [name for name in names if any(name not in settings for settings in ours)]:
+        say(f"group {label}: not each of its runs has recorded {', '.join(missing)}")
+    recorded = {name: {repr(s[name]) for s in ours if name in s} for name in names}
+    if differ := [name for name, values in recorded.items() if len(values) > 1]:
         say(f"the runs of group {label} differ in {', '.join(differ)}")
 
 
@@ -563,9 +282,9 @@ def draw_figure(axes: Any, name: str, runs: Sequence[Run], axis: str, colour: st
     title, columns = FIGURES.get(name, (name, [name]))
     axes.set_title(title, fontsize="medium")
     for run in runs:
-        folder = run_folder(run.path) or run.path
+        folder = reading.run_folder(run.path) or run.path
         try:
-            progress = read_progress(folder, ["misc/steps", *columns])
+            progress = reading.read_progress(folder, ["misc/steps", *columns])
         except BadInput as error:
             say(f"{error}: no {name} of it")
             continue
@@ -641,7 +360,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.figures = list(FIGURES) if options.figures == [] else options.figures or []
     if options.out.suffix not in (".png", ".svg"):
         raise BadInput(f"--out {options.out} must end in .png or .svg")
-    runs = {os.path.realpath(run_folder(path) or path) for path in options.paths}
+    runs = {os.path.realpath(reading.run_folder(path) or path) for path in options.paths}
     if len(runs) < len(options.paths):
         raise BadInput("a run is given twice; it would count as two seeds")
     for flag in ("label", "frames_per_l"):

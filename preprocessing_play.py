@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from a3c.envs import make, wrappers
+from a3c.contract import EnvDescription
+from a3c.envs.make import UnsupportedEnv, describe_env, make_env
+from a3c.envs.wrappers import NOOP
 from a3c.machine import seeding
 from a3c.play import screens, views
 from a3c.settings.command_line import Parser
-from a3c.settings.params import BadInput
+from a3c.settings.params import BadInput, Params
 
 if TYPE_CHECKING:
     import gymnasium
@@ -37,14 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Play or record; returns the exit status."""
     try:
         arguments = _parse(argv)
-        settings = make.EnvSettings(
-            arguments.env_id, arguments.seed, preprocessing=arguments.preprocessing
+        params = Params(
+            arguments.env_id, seed=arguments.seed, preprocessing=arguments.preprocessing
         )
-        description = make.describe_env(settings)
+        description = describe_env(params)
         if description.kind != "image":
             raise BadInput(f"{arguments.env_id} has no images to preprocess")
-        _play(arguments, settings, description)
-    except (BadInput, make.UnsupportedEnv, screens.NoScreen) as error:
+        _play(arguments, params, description)
+    except (BadInput, UnsupportedEnv, screens.NoScreen) as error:
         print(f"preprocessing_play.py: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -88,7 +90,7 @@ def action_of(keys: Collection[str], meanings: Sequence[str]) -> int:
     for name in (*(direction + fire for direction in directions), *directions, fire):
         if name in meanings:
             return meanings.index(name)
-    return wrappers.NOOP
+    return NOOP
 
 
 def _one_of(keys: Collection[str], one: str, other: str) -> str:
@@ -102,9 +104,7 @@ def keys_of(meaning: str) -> list[str]:
     return [key for key in KEYS if {"space": "FIRE"}.get(key, key.upper()) in meaning]
 
 
-def _play(
-    arguments: argparse.Namespace, settings: make.EnvSettings, description: make.EnvDescription
-) -> None:
+def _play(arguments: argparse.Namespace, params: Params, description: EnvDescription) -> None:
     meanings = description.action_meanings
     with contextlib.ExitStack() as open_things:
         if arguments.record is not None:
@@ -122,7 +122,7 @@ def _play(
             choose: Callable[[], int] = lambda: action_of(window.take_keys(), meanings)  # noqa: E731
         else:
             choose = _actions(arguments.policy, len(meanings), arguments.seed).__next__
-        game = make.make_env(settings, see=projector.see)
+        game = make_env(params, see=projector.see)
         open_things.enter_context(contextlib.closing(game))
         with contextlib.suppress(screens.Closed):
             _play_games(game, projector, meanings, choose, arguments.steps)

@@ -6,8 +6,7 @@
 
 In a window where there is a display, at the game's true speed; otherwise, and with --no_render, as
 fast as it goes, several games at once. Games are whole and scores unclipped, as published ones are:
-see a3c/play/evaluation.py. Environment processes import this file too, as the main script; so everything
-heavy is imported inside functions.
+see a3c/play/evaluation.py. TensorFlow is imported after the command line and the file have been checked.
 """
 
 import argparse
@@ -20,54 +19,49 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from a3c.machine.appending import why_unwritable
+from a3c.contract import EnvDescription
+from a3c.envs.make import UnsupportedEnv, describe_env
+from a3c.envs.process import EnvError
+from a3c.machine import cores, stopping
+from a3c.machine.appending import open_what_is_closed, why_unwritable
+from a3c.machine.tensorflow_process import hushed, start_tensorflow
+from a3c.play import screens, views
 from a3c.settings.command_line import Parser
-from a3c.settings.params import BadInput
+from a3c.settings.params import BadInput, Params
+from a3c.store import checkpoint
+from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from a3c.envs.make import EnvDescription, EnvSettings
-    from a3c.play.evaluation import Decision, Game, Policy, Summary
-    from a3c.play.screens import Screen
-    from a3c.store.checkpoint_files import Info
+    from a3c.play.agent import Agent, Decision
+    from a3c.play.evaluation import Played, Summary
 
 WINDOW_FPS = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play; returns the exit status."""
-    from a3c.envs import make, process
-    from a3c.machine import stopping
-    from a3c.play import screens
-    from a3c.store import checkpoint_files
-
+    open_what_is_closed()
     stopping.give_handlers_a_stack()
-    bad_input = (
-        BadInput,
-        checkpoint_files.UnusableCheckpoint,
-        make.UnsupportedEnv,
-        screens.NoScreen,
-    )
     try:
         arguments = _parse(argv)
-        info = checkpoint_files.read_info(checkpoint_files.find(arguments.checkpoint))
-        if arguments.env_id not in (None, info.subject.env_id):
-            raise checkpoint_files.UnusableCheckpoint(
-                f"{info.prefix} plays {info.subject.env_id}, not {arguments.env_id}"
-            )
-        if ":" in info.subject.env_id and arguments.env_id is None:
-            raise checkpoint_files.UnusableCheckpoint(
-                f"{info.prefix} plays {info.subject.env_id}, which runs the code of a module: if you"
+        found = checkpoint.read(checkpoint.find(arguments.checkpoint))
+        env_id = found.subject.env_id
+        if arguments.env_id not in (None, env_id):
+            raise UnusableCheckpoint(f"{found.path} plays {env_id}, not {arguments.env_id}")
+        if ":" in env_id and arguments.env_id is None:
+            raise UnusableCheckpoint(
+                f"{found.path} plays {env_id}, which runs the code of a module: if you"
                 f" trust that, name it before the checkpoint"
             )
         if arguments.json is not None and (reason := why_unwritable(arguments.json)):
             raise BadInput(f"cannot write {arguments.json}: {reason}")
-        return _run(arguments, info)
-    except bad_input as error:
+        return _run(arguments, found)
+    except (BadInput, UnusableCheckpoint, UnsupportedEnv, screens.NoScreen) as error:
         print(f"run_checkpoint.py: error: {error}", file=sys.stderr)
         return 2
-    except process.EnvError as error:
+    except EnvError as error:
         print(f"run_checkpoint.py: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -144,9 +138,7 @@ def _number(text: str, what: str, most: int) -> float:
     return number
 
 
-def _run(arguments: argparse.Namespace, info: "Info") -> int:
-    from a3c.play import screens
-
+def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
     in_window = arguments.video is None and not arguments.no_render and screens.has_display()
     if arguments.video is None and not in_window:
         for name in ("eyes", "speed"):
@@ -156,36 +148,32 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
     if arguments.video is not None:
         screens.check_film(arguments.video)
 
-    from a3c.envs import make
-    from a3c.machine import stopping, tensorflow_process
-    from a3c.store import checkpoint
+    with hushed():
+        from a3c.play import agent, evaluation
 
-    with tensorflow_process.hushed():
-        from a3c.agent import network
-        from a3c.play import evaluation
-
-    settings = evaluation.settings_of(info.subject, arguments.seed)
-    description = make.describe_env(settings)
-    found = (description.observation_shape, description.n_actions)
-    subject = info.subject._replace(observation_shape=found[0], n_actions=found[1])
-    checkpoint.check_fits(info, subject)
+    params = evaluation.params_of(found.subject, arguments.seed)
+    description = describe_env(params)
+    subject = found.subject._replace(
+        observation_shape=description.observation_shape, n_actions=description.n_actions
+    )
+    found.check_fits(subject)
     with stopping.kept_from_new_threads():
-        network.start_tensorflow()
-    policy = evaluation.load_policy(info, arguments.greedy)
+        start_tensorflow()
+    player = agent.load(found, arguments.greedy)
 
     n_games = arguments.episodes or (1 if arguments.video else evaluation.N_GAMES)
     how = "the likeliest actions" if arguments.greedy else "sampled actions"
     print(
-        f"{info.prefix}: {info.subject.env_id} after {info.counters['steps']:,} steps;"
+        f"{found.path}: {subject.env_id} after {found.n_steps:,} steps;"
         f" {_games(n_games)}, {how}, seed {arguments.seed}",
         flush=True,
     )
     if in_window or arguments.video is not None:
-        playing = _play_on_screen(arguments, policy, settings, description, n_games)
+        playing = _play_on_screen(arguments, player, params, description, n_games)
     else:
-        n_at_once = min(arguments.n_envs or os.cpu_count() or 1, n_games)
-        playing = evaluation.play_many(policy, settings, n_games, n_at_once)
-    games: list[Game] = []
+        n_at_once = min(arguments.n_envs or cores.n_usable(), n_games)
+        playing = evaluation.play_many(player, params, n_games, n_at_once)
+    games: list[Played] = []
     is_interrupted = False
     try:
         with contextlib.closing(playing):
@@ -198,18 +186,18 @@ def _run(arguments: argparse.Namespace, info: "Info") -> int:
         is_interrupted = True
         print(f"interrupted: of {_games(n_games)}, those that were over by then")
     games.sort()
-    summary = evaluation.summarise(info.subject.env_id, games)
+    summary = evaluation.summarise(subject.env_id, games)
     _print_summary(summary)
     if arguments.video is not None:
         print(f"filmed in {arguments.video}")
     if is_interrupted:
         return 130  # short games are over sooner: their figures are for the eye, not for a file
     if arguments.json is not None:
-        _write_json(arguments, info, games, summary)
+        _write_json(arguments, found, games, summary)
     return 0
 
 
-def _line(game: "Game", kind: str) -> str:
+def _line(game: "Played", kind: str) -> str:
     limit = "108,000 frames" if kind == "image" else "its limit of time"
     cut_off = f", cut off by {limit}" if game.cut_off else ""
     return f"game {game.number:3}: score {game.score:g}, {game.length:,} steps{cut_off}"
@@ -236,12 +224,12 @@ def _print_summary(summary: "Summary") -> None:
 
 
 def _write_json(
-    arguments: argparse.Namespace, info: "Info", games: Sequence["Game"], summary: "Summary"
+    arguments: argparse.Namespace, found: Checkpoint, games: Sequence["Played"], summary: "Summary"
 ) -> None:
     content = {
-        "env_id": info.subject.env_id,
-        "checkpoint": str(info.prefix),
-        "steps": info.counters["steps"],
+        "env_id": found.subject.env_id,
+        "checkpoint": str(found.path),
+        "steps": found.n_steps,
         "seed": arguments.seed,
         "greedy": arguments.greedy,
         "games": [game._asdict() for game in games],
@@ -258,25 +246,25 @@ def _write_json(
 
 def _play_on_screen(
     arguments: argparse.Namespace,
-    policy: "Policy",
-    settings: "EnvSettings",
-    description: "EnvDescription",
+    player: "Agent",
+    params: Params,
+    description: EnvDescription,
     n_games: int,
-) -> "Generator[Game, None, None]":
+) -> "Generator[Played, None, None]":
     """One game after the other, in this process, each frame in a window or film."""
-    from a3c.play import evaluation, screens, views
+    from a3c.play import evaluation
 
     names = description.action_meanings or [f"action {i}" for i in range(description.n_actions)]
     eyes = views.Eyes(names)
-    fps = evaluation.frames_per_second(settings, description)
-    screen: Screen
+    fps = evaluation.frames_per_second(params, description)
+    screen: screens.Screen
     if arguments.video is not None:
         # Gymnasium draws CartPole with pygame, which looks for a display even to draw in memory.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         rate, screen = fps, screens.Film(arguments.video, fps, arguments.seconds or math.inf)
     else:
         rate = fps * (arguments.speed or 1.0)
-        screen = screens.Window(settings.env_id, min(rate, WINDOW_FPS))
+        screen = screens.Window(params.env_id, min(rate, WINDOW_FPS))
     projector = views.Projector(screen, rate, views.Panel().array() if arguments.eyes else None)
 
     def watch(observation: "np.ndarray", decision: "Decision") -> None:
@@ -289,9 +277,9 @@ def _play_on_screen(
     with contextlib.ExitStack() as open_things:
         open_things.enter_context(contextlib.closing(screen))
         for number in range(n_games):
-            here = evaluation.EnvHere(settings, number, projector.see)
+            here = evaluation.EnvHere(params, number, projector.see)
             open_things.enter_context(contextlib.closing(here))
-            game = evaluation.play_game(policy, here, settings.seed, number, watch=watch)
+            game = evaluation.play_game(player, here, params.seed, number, watch=watch)
             assert game is not None  # nobody stops it
             yield game
 

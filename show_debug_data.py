@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from a3c.agent import debug_dump
 from a3c.agent.debug_dump import Damaged, Record
-from a3c.envs import debug_wrappers
+from a3c.play.views import spread_stack
 from a3c.settings.command_line import Parser
 from a3c.settings.params import BadInput
 
@@ -326,7 +326,7 @@ def _draw_sheet(
 def _draw_stacks(axes: Axes, stacks: np.ndarray) -> None:
     """(N, height, width, n): each stack spread out, its oldest frame on the left."""
     n_stacks, height, width, n_frames = stacks.shape
-    sheet = np.concatenate([debug_wrappers.spread_stack(stack) for stack in stacks])
+    sheet = np.concatenate([spread_stack(stack) for stack in stacks])
     # As RGB, in which a byte stays what it is; a colour map would round it.
     axes.imshow(np.stack([sheet] * 3, axis=-1), interpolation="nearest", aspect="auto")
     # In a colour, since frames themselves may be black or white at their edges.

@@ -1,77 +1,112 @@
-"""Where a run stands besides its weights and counters, so that it can go on from just there.
+"""What two rooms say to each other, in plain Python's and NumPy's types alone.
 
-Each worker notes its own after every update, inside the gate, so that a checkpoint holds what
-belongs to its weights, and nothing of the rollouts that were under way. Read back, it is only ever
-numbers in bounds: whatever else a file may hold is refused.
+`envs`, `agent` and `store` do not know each other; `run` brings them together.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+
+class EnvDescription(NamedTuple):
+    """What the network and the run folder must know of an environment."""
+
+    kind: str  # "image" or "vector"
+    observation_shape: tuple[int, ...]
+    observation_dtype: str
+    n_actions: int
+    action_meanings: tuple[str, ...]
+    sticky_actions: float
+
+
+class Subject(NamedTuple):
+    """What a network was made for: a checkpoint fits another run only where all of these agree."""
+
+    env_id: str
+    preprocessing: str
+    network: str
+    observation_shape: tuple[int, ...]
+    n_actions: int
+
+
+class Game(NamedTuple):
+    """One whole game that ended, as Score counted it below every other layer."""
+
+    worker: int
+    env: int
+    score: float
+    length: int  # decisions of the agent
+    ended_at: float  # seconds since the epoch
+    step: int = 0  # of the run, once an update has learned from the rollout that it ended in
+
+
+class Replaced(NamedTuple):
+    """A process that broke; the games of its environments were abandoned for new ones."""
+
+    envs: Sequence[int]
+    why: str
+
+
+class Step(NamedTuple):
+    """What a step of K environments brought, besides observations; arrays are (K,)."""
+
+    rewards: np.ndarray  # float32
+    terminated: np.ndarray  # bool
+    truncated: np.ndarray  # bool
+    games: Sequence[Game]
+
+
+class Environments(Protocol):
+    """The K environments of one worker, as it sees them; `envs.pool.Pool` is the real one.
+
+    `step(actions, slot)` fills one slot of `observations`; an environment whose episode ended shows
+    the first observation of the next one there. Where a process was replaced, its environments got
+    neither reward nor end in that step.
+    """
+
+    observations: np.ndarray  # (n_slots, K, ...)
+    # (K, ...): where an episode was truncated in the last step, its true last observation.
+    final_observations: np.ndarray
+    # Of each environment, the number of the game with which a run that stopped here would go on:
+    # the one under way where no step of it has been taken, else the one after it.
+    next_games: list[int]
+
+    @property
+    def n_frames(self) -> int: ...  # stepped so far, resets included
+    def reset(self, slot: int) -> None: ...
+    def step(self, actions: np.ndarray, slot: int) -> Step: ...
+    def take_replaced(self) -> Sequence[Replaced]: ...  # since the last call
+
+
+class Counts(NamedTuple):
+    """How far a run is. Steps are agent steps that an update has learned from."""
+
+    steps: int = 0
+    updates: int = 0
+    games: int = 0
+    frames: int = 0
+
+
+class Snapshot(NamedTuple):
+    """The shared state of one moment. A published agent has no statistics: `mean_squares` is empty."""
+
+    counts: Counts
+    weights: Mapping[str, np.ndarray]
+    mean_squares: Mapping[str, np.ndarray]
 
 
 class WorkerPosition(NamedTuple):
-    """One worker's, after its last update; the lists have an entry for each environment."""
+    """Where a worker stands after its last update, besides the weights."""
 
     generator: Mapping[str, Any]  # the state of the one that draws actions
-    # The game to begin with: the one under way where no step of it has been taken, else the next.
-    next_games: list[int]
-    n_rows: list[int]  # games in its monitor file
+    next_games: Sequence[int]  # of each environment, as in Environments
 
 
 class Position(NamedTuple):
-    """A whole run's."""
+    """Where a whole run stands besides its shared state, so that it can go on from just there."""
 
-    workers: list[WorkerPosition]
-    log_bytes: int  # length of log.txt
-    n_env_restarts: int = 0  # of those that log.txt tells of
-    cpu_seconds: int = 0  # of all its processes
-
-    def to_json(self) -> dict[str, Any]:
-        return self._asdict() | {"workers": [w._asdict() for w in self.workers]}
-
-
-def from_json(content: object) -> Position:
-    """The inverse of to_json; ValueError on what that could not have written."""
-    if not (
-        isinstance(content, dict)
-        # What has a default was not always counted.
-        and set(content) | set(Position._field_defaults) == set(Position._fields)
-        and isinstance(content["workers"], list)
-        and _are_counts([n for name, n in content.items() if name != "workers"])
-        and all(map(_is_worker, content["workers"]))
-    ):
-        raise ValueError("its position is missing or of the wrong type")
-    return Position(**content | {"workers": [WorkerPosition(**w) for w in content["workers"]]})
-
-
-def _is_worker(content: object) -> bool:
-    return (
-        isinstance(content, dict)
-        and set(content) == set(WorkerPosition._fields)
-        and _is_generator(content["generator"])
-        and _are_counts(content["next_games"])
-        and _are_counts(content["n_rows"])
-        and len(content["n_rows"]) == len(content["next_games"]) > 0
-    )
-
-
-def _is_generator(state: object) -> bool:
-    """Whether it is a state of NumPy's PCG64, as its `bit_generator.state` gives and takes it."""
-    if not isinstance(state, dict) or set(state) != {
-        *("bit_generator", "state", "has_uint32", "uinteger")
-    }:
-        return False
-    inner = state["state"]
-    return (
-        state["bit_generator"] == "PCG64"
-        and isinstance(inner, dict)
-        and set(inner) == {"state", "inc"}
-        and _are_counts([*inner.values()], below=2**128)
-        and inner["inc"] % 2 == 1
-        and _are_counts([state["has_uint32"]], below=2)
-        and _are_counts([state["uinteger"]], below=2**32)
-    )
-
-
-def _are_counts(numbers: Any, below: int = 2**62) -> bool:
-    return isinstance(numbers, Sequence) and all(type(n) is int and 0 <= n < below for n in numbers)
+    workers: Sequence[WorkerPosition]
+    n_bytes: Mapping[str, int]  # the lengths of the files that only grow, by name
+    n_env_restarts: int  # of those that log.txt tells of
+    cpu_seconds: int  # of all its processes

@@ -19,14 +19,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import network
-from a3c.agent.learner import Hyperparameters, LocalNetwork, Rollout, Traced, bound
-from a3c.agent.shared import Counters, Counts, SharedState
-from a3c.run import training
+from a3c.agent import kernels, network
+from a3c.agent.learner import Learner, LocalNetwork, Rollout
+from a3c.agent.shared import SharedState
+from a3c.machine import tensorflow_process
+from a3c.settings.params import Params
 
 WARM_UP_SECONDS = 2.0
 N_STEPS = 5
 N_ACTIONS = 6
+LEARNING_RATE = 1e-4
 OBSERVATION = (84, 84, 4)
 
 
@@ -36,25 +38,17 @@ class Workers:
     def __init__(self, n_workers: int, name: str) -> None:
         generator = np.random.default_rng(0)
         shapes = network.weight_shapes(name, OBSERVATION, N_ACTIONS)
-        self._shared = SharedState(
-            network.initial_weights(shapes, "orthogonal", generator),
-            rmsprop_initial=1.0,
-            rmsprop_decay=0.99,
-            rmsprop_epsilon=1e-5,
-            max_grad_norm=0.5,
-            counters=Counters(10**12, Counts()),
-        )
-        settings = Hyperparameters(name, N_STEPS, 0.99, 0.01, 0.5, "mean", 1e-4, None)
+        weights = network.initial_weights(shapes, "orthogonal", generator)
+        params = Params("PongNoFrameskip-v4", network=name, steps_per_update=N_STEPS)
+        shared = SharedState(weights, params)
         observations = generator.integers(0, 256, (n_workers, N_STEPS + 1, 1, *OBSERVATION))
+        observations = observations.astype(np.uint8)
+        learner = Learner(shared, params, observations[0])
         self._name = name
-        self._traced = Traced(
-            self._shared, settings, tf.TensorSpec(observations.shape[1:], tf.uint8)
-        )
-        self._locals = [LocalNetwork(self._shared, self._traced) for _ in range(n_workers)]
+        self._locals = [LocalNetwork(shared, learner) for _ in range(n_workers)]
         nothing = np.zeros((N_STEPS, 1), np.float32)
         self._rollouts = [
-            Rollout(each, nothing.astype(np.int32), nothing, 1 - nothing)
-            for each in observations.astype(np.uint8)
+            Rollout(each, nothing.astype(np.int32), nothing, 1 - nothing) for each in observations
         ]
 
     def rounds(self, together: int) -> list[Callable[[], None]]:
@@ -66,12 +60,8 @@ class Workers:
         local, rollout = self._locals[number], self._rollouts[number]
 
         def one() -> None:
-            activations = []
-            for t in range(N_STEPS):
-                outputs, of_step = local.act(rollout.observations[t])
-                outputs.numpy()
-                activations.append(of_step)
-            local.learn(rollout, np.float32(1e-4), activations)
+            acted = [local.act(rollout.observations[t]) for t in range(N_STEPS)]
+            local.learn(rollout, LEARNING_RATE, [of_step.activations for of_step in acted])
 
         return one
 
@@ -88,7 +78,7 @@ class Workers:
         weights = [self._locals[number].weights for number in numbers]
         spec = tf.TensorSpec((len(numbers), 1, *OBSERVATION), tf.uint8)
         traced = tf.function(act, jit_compile=True).get_concrete_function(weights, spec)
-        call = bound(traced, weights)
+        call = kernels.bound(traced, weights)
         observations = np.stack([self._rollouts[number].observations for number in numbers], axis=1)
 
         def one() -> None:
@@ -100,7 +90,7 @@ class Workers:
             for k, number in enumerate(numbers):
                 self._locals[number].learn(
                     self._rollouts[number],
-                    np.float32(1e-4),
+                    LEARNING_RATE,
                     [of_step[k] for of_step in activations],
                 )
 
@@ -135,8 +125,8 @@ def main() -> None:
     made: dict[tuple[int, str], Workers] = {}
     rounds: dict[tuple[int, str, int], list[Callable[[], None]]] = {}
     with contextlib.redirect_stdout(sys.stderr):  # the answers' lines are ours alone
-        training.keep_freed_memory()
-        network.start_tensorflow()
+        tensorflow_process.keep_freed_memory()
+        tensorflow_process.start_tensorflow()
         for line in sys.stdin:
             if not line.strip():
                 break

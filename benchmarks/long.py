@@ -30,11 +30,7 @@ CARTPOLE_STEPS = 300_000
 EVALUATED = Setting(2, 4, "small")
 N_EVALUATED_ROUNDS = 12
 EVALUATED_SECONDS = 5.0
-# The README's command that solves it.
-CARTPOLE = (
-    "--n_workers=4 --envs_per_worker=4 --network=mlp --initial_lr=7e-4 --rmsprop_epsilon=1e-5"
-    " --rmsprop_initial=0 --max_grad_norm=0.5 --initial_weights=orthogonal --entropy_bonus=0"
-)
+CARTPOLE = "--preset=cartpole"  # solves it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,7 +89,7 @@ def seconds_to_first_update(folder: pathlib.Path) -> float:
 def cartpole(folder: pathlib.Path) -> dict[str, Any]:
     """One whole run as a user sees it, start and end included."""
     start = time.monotonic()
-    flags = [*CARTPOLE.split(), f"--n_steps={CARTPOLE_STEPS}", "--manager_wake_interval_seconds=1"]
+    flags = [CARTPOLE, f"--n_steps={CARTPOLE_STEPS}", "--manager_wake_interval_seconds=1"]
     trainer = Trainer(flags, folder, "CartPole-v1")
     try:
         status = trainer.wait()

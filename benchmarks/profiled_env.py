@@ -8,18 +8,17 @@ import functools
 import os
 import pathlib
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
-from a3c.envs import make as a3c_env
-from a3c.envs.score import Game
+from a3c.envs import make
+from a3c.settings.params import Params
 
 SUFFIX = ".seconds"
-_make_env = a3c_env.make_env
-_make_base = a3c_env._make_base
+_make_env = make.make_env
+_make_base = make._make_base
 
 
 class EnvSeconds(NamedTuple):
@@ -41,21 +40,13 @@ def read(folder: pathlib.Path) -> EnvSeconds:
     return EnvSeconds(sum(of_process.values()), *np.sum(rows[:, 2:], axis=0).tolist())
 
 
-def make_env(
-    settings: a3c_env.EnvSettings,
-    worker: int = 0,
-    env: int = 0,
-    first_game: int = 0,
-    unwritten: Sequence[Game] = (),
-) -> gymnasium.Env:
+def make_env(params: Params, worker: int = 0, env: int = 0, first_game: int = 0) -> gymnasium.Env:
     """Make the environment that `a3c.envs.make.make_env` makes, with clocks in it."""
-    if settings.monitor_dir is None:  # no run: the trainer only wants a look at it
-        return _make_env(settings, worker, env, first_game, unwritten=unwritten)
+    assert params.log_dir is not None
     clock = _EmulatorClock()
-    a3c_env._make_base = functools.partial(_make_clocked_base, clock)
-    made = _make_env(settings, worker, env, first_game, unwritten=unwritten)
-    path = pathlib.Path(settings.monitor_dir) / f"{worker}.{env}{SUFFIX}"
-    return _Clocked(made, clock, path)
+    make._make_base = functools.partial(_make_clocked_base, clock)
+    made = _make_env(params, worker, env, first_game)
+    return _Clocked(made, clock, pathlib.Path(params.log_dir) / f"{worker}.{env}{SUFFIX}")
 
 
 class _EmulatorClock:

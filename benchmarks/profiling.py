@@ -27,6 +27,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from a3c.machine.tensorflow_process import hushed
 from benchmarks import bench, documents, machine, profiled_env
 from benchmarks.contenders import Setting
 
@@ -96,7 +97,7 @@ class Clocks:
             sum(time.clock_gettime(clock) for clock, _ in self._threads.values()),
             {part: sum(parts[part][0] for parts in of_threads) for part in PARTS},
             {part: sum(parts[part][1] for parts in of_threads) for part in PARTS},
-            profiled_env.read(folder / "monitor"),
+            profiled_env.read(folder),
             self.shared.counters.read().steps,
         )
 
@@ -137,24 +138,23 @@ def _run(
     setting: Setting, folder: pathlib.Path, seconds: float
 ) -> tuple[Snapshot, Snapshot, dict[str, float] | None] | None:
     """Train until everything is measured; None if the training failed."""
-    import train
-    from a3c.agent import learner, worker
-    from a3c.envs import pool
+    with hushed():
+        import train
+        from a3c.agent import learner, worker
+        from a3c.envs import pool
 
     clocks = Clocks()
-    run, make_network = worker.Worker.run, learner.LocalNetwork.__init__
+    run = worker.Worker.run
 
     def clocked_run(self: worker.Worker) -> None:
         clocks.add_this_thread(self._shared)
         run(self)
 
-    def clocked_network(self: learner.LocalNetwork, *arguments: Any, **options: Any) -> None:
-        make_network(self, *arguments, **options)
-        self.act, self.learn = clocks.timed("act", self.act), clocks.timed("learn", self.learn)
-
-    patched: Any = (worker.Worker, learner.LocalNetwork, pool.EnvProcesses, pool)
-    patched[0].run, patched[1].__init__ = clocked_run, clocked_network
-    patched[2].step = clocks.timed("env", pool.EnvProcesses.step)
+    patched: Any = (worker.Worker, learner.LocalNetwork, pool.Pool, pool)
+    patched[0].run = clocked_run
+    patched[1].act = clocks.timed("act", learner.LocalNetwork.act)
+    patched[1].learn = clocks.timed("learn", learner.LocalNetwork.learn)
+    patched[2].step = clocks.timed("env", pool.Pool.step)
     patched[3].make_env = profiled_env.make_env
 
     measured = []

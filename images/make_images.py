@@ -65,9 +65,9 @@ def call(script: str, *arguments: str | pathlib.Path, **options: object) -> None
 
 def env_of(run: pathlib.Path) -> str:
     """What its checkpoint says that the agent plays."""
-    from a3c.store import checkpoint_files
+    from a3c.store import checkpoint
 
-    return checkpoint_files.read_info(checkpoint_files.find(run)).subject.env_id
+    return checkpoint.read(checkpoint.find(run)).subject.env_id
 
 
 def draw_debug_data(run: pathlib.Path, folder: pathlib.Path) -> None:
@@ -106,22 +106,22 @@ def debug(
     run: pathlib.Path, folder: pathlib.Path, n_updates: int, flags: list[str], show: tuple[str, ...]
 ) -> None:
     """Go on from the run's checkpoint for a few updates under --debug, and draw what is shown."""
-    from a3c.store import checkpoint_files
+    from a3c.store import checkpoint
 
-    info = checkpoint_files.read_info(checkpoint_files.find(run))
+    found = checkpoint.read(checkpoint.find(run))
     settings = [
         f"--{name}" if value is True else f"--{name}={value}"
-        for name, value in info.params.items()
+        for name, value in found.params.items()
         if name in TAKEN_OVER and value is not None and value is not False
     ]
-    n_steps = info.counters["steps"] + n_updates * info.params["steps_per_update"]
+    n_steps = found.n_steps + n_updates * found.params["steps_per_update"]
     folder.mkdir()
     with (folder / "debug.log").open("wb") as log:
         call(
             "train.py",
-            *(info.subject.env_id, "--debug", f"--load_ckpt={info.prefix}", f"--n_steps={n_steps}"),
+            *(found.subject.env_id, "--debug", f"--load_ckpt={found.path}", f"--n_steps={n_steps}"),
             *(
-                f"--network={info.subject.network}",
+                f"--network={found.subject.network}",
                 f"--log_dir={folder / 'run'}",
                 f"--initial_lr={LEARNING_RATE}",
                 *settings,
@@ -138,18 +138,18 @@ def draw_eyes(run: pathlib.Path, path: pathlib.Path) -> None:
     import numpy as np
     from PIL import Image
 
-    from a3c.envs import make
+    from a3c.envs.make import describe_env
     from a3c.machine.stopping import StopFlag
-    from a3c.play import evaluation, views
-    from a3c.store import checkpoint_files
+    from a3c.play import agent, evaluation, views
+    from a3c.store import checkpoint
 
-    info = checkpoint_files.read_info(checkpoint_files.find(run))
-    settings = evaluation.settings_of(info.subject, seed=0)
-    eyes = views.Eyes(make.describe_env(settings).action_meanings)
+    found = checkpoint.read(checkpoint.find(run))
+    params = evaluation.params_of(found.subject, seed=0)
+    eyes = views.Eyes(describe_env(params).action_meanings)
     frames: list[np.ndarray] = [np.zeros(0)]
     panel, n_decisions, stop = np.zeros(0), 0, StopFlag()
 
-    def watch(observation: np.ndarray, decision: evaluation.Decision) -> None:
+    def watch(observation: np.ndarray, decision: agent.Decision) -> None:
         nonlocal panel, n_decisions
         panel = eyes.draw(observation, decision.probabilities, decision.action, decision.value)
         n_decisions += 1
@@ -161,8 +161,8 @@ def draw_eyes(run: pathlib.Path, path: pathlib.Path) -> None:
     def see(frame: np.ndarray) -> None:
         frames[0] = frame
 
-    here = evaluation.EnvHere(settings, 0, see)
-    evaluation.play_game(evaluation.load_policy(info), here, 0, 0, stop=stop, watch=watch)
+    here = evaluation.EnvHere(params, 0, see)
+    evaluation.play_game(agent.load(found), here, 0, 0, stop=stop, watch=watch)
     here.close()
 
 

@@ -5,7 +5,7 @@ What it takes to judge a run and to play its agent, small enough to be committed
     run.json        revision, steps, games, the processor's hours, and those of the clock where the
                     machine was its own
     command.txt     args.json, versions.txt: as the run folder has them
-    progress.csv.gz and monitor/*.monitor.csv.gz: every row, every game
+    progress.csv.gz every row, and monitor.csv.gz: every game
     checkpoints/    the last weights, without RMSProp's statistics
     evaluation.json run_checkpoint.py's games with these weights, of another seed than training's
 
@@ -16,11 +16,11 @@ what would name a place of the machine that it ran on.
 """
 
 import argparse
+import contextlib
 import csv
 import gzip
 import json
 import math
-import os
 import pathlib
 import re
 import shutil
@@ -29,10 +29,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import plot_runs
-from a3c.run import failure
 from a3c.settings.params import BadInput
-from a3c.store import checkpoint, checkpoint_files, run_folder
+from a3c.store import checkpoint, provenance, reading, run_folder
+from a3c.store.checkpoint import Checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUN = "run.json"
@@ -51,25 +50,26 @@ def publish(options: argparse.Namespace) -> None:
         raise BadInput(f"{into} is there already")
     if into.parts[:1] != ("results",) or ".." in into.parts:
         raise BadInput(f"{into} is not below results/")
-    if not run.is_dir():
-        raise BadInput(f"{run} is no run folder")
-    with run_folder.lock(run):  # refused while it is under way; nobody resumes it meanwhile
+    # Refused while it is under way; nobody resumes it meanwhile.
+    with contextlib.closing(run_folder.open_existing(run)):
         copy(run, into, options)
 
 
 def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> None:
     """The run into a new folder."""
-    facts = facts_of(run, options)
+    saved, problems = checkpoint.newest_whole(run / "checkpoints")
+    if problems:
+        raise BadInput(problems[0])
+    facts = facts_of(run, saved, options)
     try:
         into.mkdir(parents=True)
-        for name in ("command.txt", run_folder.ARGS, run_folder.VERSIONS):
+        for name in ("command.txt", run_folder.ARGS, "versions.txt"):
             shutil.copyfile(run / name, into / name)
-        squeeze(run / "progress.csv", into)
-        (into / run_folder.MONITOR).mkdir()
-        for path in sorted((run / run_folder.MONITOR).iterdir()):
-            squeeze(path, into / run_folder.MONITOR)
+        for name in (run_folder.PROGRESS, run_folder.GAMES):
+            # The same content gives the same bytes.
+            (into / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes(), mtime=0))
         if not options.no_agent:
-            save_agent(run, into / run_folder.CHECKPOINTS)
+            save_agent(saved, into / "checkpoints")
             facts["evaluated_by"] = revision_here()
             evaluate(into)
         (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
@@ -88,45 +88,41 @@ def place_in(path: pathlib.Path) -> str | None:
     return found and found[0].decode()
 
 
-def facts_of(run: pathlib.Path, options: argparse.Namespace) -> dict[str, Any]:
+def facts_of(run: pathlib.Path, saved: Checkpoint, options: argparse.Namespace) -> dict[str, Any]:
     """What run.json says; BadInput where the run cannot be published so."""
-    args = run_folder.read_args(run)
-    if args.params.load_ckpt is not None:
+    settings, _, resumed = reading.read_record(run)
+    if settings.get("load_ckpt") is not None:
         raise BadInput(f"{run} began from a checkpoint of another run")
-    if pathlib.Path(args.params.log_dir or "").is_absolute():
+    if pathlib.Path(settings.get("log_dir") or "").is_absolute():
         raise BadInput(f"{run} was given an absolute --log_dir, which stands in its files")
-    if (run / failure.FOLDER).exists():
-        raise BadInput(f"{run} failed: see {run / failure.FOLDER}")
-    info, problems = checkpoint_files.newest_whole(run / run_folder.CHECKPOINTS)
-    for path in plot_runs.monitor_paths(run):
-        words = plot_runs.parse_monitor(plot_runs.read_text(path)).words
-        problems += [f"{path}: {word}" for word in words]
-    if problems:
-        raise BadInput(problems[0])
-    last_steps, cpu_hours = last_row(run / "progress.csv")
-    if last_steps != info.counters["steps"]:
+    if (run / "failure").exists():
+        raise BadInput(f"{run} failed: see {run / 'failure'}")
+    read = reading.read_run(run)
+    if read.words:
+        raise BadInput(read.words[0])
+    last_steps, cpu_hours = last_row(run / run_folder.PROGRESS)
+    if last_steps != saved.n_steps:
         raise BadInput(f"{run} was cut off: its last row and its last checkpoint differ")
-    loaded = plot_runs.load(run, None)
-    if loaded is None:
+    if not len(read.games.scores):
         raise BadInput(f"{run} has no games")
     if math.isnan(cpu_hours) and not options.alone:
         raise BadInput(
             f"{run} has not counted its processor's hours, and its own only count --alone"
         )
-    code = (run / run_folder.VERSIONS).read_text(encoding="utf-8").partition("\n")[0]
-    for resumption in args.resumed:
+    code = (run / "versions.txt").read_text(encoding="utf-8").partition("\n")[0]
+    for resumption in resumed:
         if f"code: {resumption.get('code')}" != code:
-            raise BadInput(f"{run} went on with other code, of {resumption['revision']}")
+            raise BadInput(f"{run} went on with other code, of {resumption.get('revision')}")
     return {
         "revision": revision_of(run / "git.txt", options.patch),
         "patch": options.patch and options.patch.name,
-        "env_id": args.params.env_id,
-        "sticky_actions": loaded.sticky_actions,
-        "seed": args.params.seed,
-        "steps": info.counters["steps"],
-        "games": info.counters["games"],
-        "resumed": len(args.resumed),
-        "hours": round(float(loaded.games.seconds[-1]) / 3600, 3) if options.alone else None,
+        "env_id": read.env_id,
+        "sticky_actions": read.sticky_actions,
+        "seed": settings.get("seed"),
+        "steps": saved.n_steps,
+        "games": saved.snapshot.counts.games,
+        "resumed": len(resumed),
+        "hours": round(float(read.games.seconds[-1]) / 3600, 3) if options.alone else None,
         "cpu_hours": None if math.isnan(cpu_hours) else round(cpu_hours, 3),
     }
 
@@ -161,10 +157,10 @@ def revision_of(path: pathlib.Path, patch: pathlib.Path | None) -> str:
 
 def revision_here() -> str:
     """The revision of what evaluates; BadInput where that is changed, or nobody knows."""
-    changed = run_folder.git(ROOT, "status", "--porcelain", "--", "a3c", "run_checkpoint.py")
+    changed = provenance.git(ROOT, "status", "--porcelain", "--", "a3c", "run_checkpoint.py")
     if changed is None or changed.strip():
         raise BadInput("what evaluates has uncommitted changes")
-    return (run_folder.git(ROOT, "rev-parse", "--verify", "HEAD") or "").strip()
+    return (provenance.git(ROOT, "rev-parse", "--verify", "HEAD") or "").strip()
 
 
 def changed_lines(difference: str) -> list[str]:
@@ -172,19 +168,12 @@ def changed_lines(difference: str) -> list[str]:
     return [line for line in difference.splitlines() if line[:1] in ("+", "-")]
 
 
-def squeeze(path: pathlib.Path, folder: pathlib.Path) -> None:
-    """A zipped copy; the same content gives the same bytes."""
-    (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
-
-
-def save_agent(run: pathlib.Path, folder: pathlib.Path) -> None:
-    """The weights of the run's last checkpoint."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from a3c.play import evaluation
-
-    info, _ = checkpoint_files.newest_whole(run / run_folder.CHECKPOINTS)
+def save_agent(saved: Checkpoint, folder: pathlib.Path) -> None:
+    """The weights of a checkpoint, which are all that playing needs."""
     folder.mkdir()
-    checkpoint.save_weights(info, evaluation.load_policy(info).weights, folder)
+    weights_alone = saved.snapshot._replace(mean_squares={})
+    path = folder / saved.path.name
+    checkpoint.write(saved._replace(path=path, snapshot=weights_alone, position=None))
 
 
 def evaluate(folder: pathlib.Path) -> None:
@@ -205,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--no_agent", action="store_true", help="curves only: a run of a study")
     try:
         publish(parser.parse_args(argv))
-    except (BadInput, checkpoint_files.UnusableCheckpoint, OSError) as error:
+    except (BadInput, checkpoint.UnusableCheckpoint, OSError) as error:
         print(f"publish: error: {error}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:

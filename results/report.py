@@ -4,22 +4,20 @@ A table stands between two markers in README.md, and tests/results_test.py compa
 this file says now. A score of training is the mean of the last 100 games, whole and unclipped.
 """
 
-import contextlib
 import functools
-import io
 import itertools
 import json
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import plot_runs
 from a3c.settings.params import BadInput
-from a3c.store import run_folder
+from a3c.store import reading
 from benchmarks import documents
 from benchmarks import report as bench_report
 from results import publish
@@ -31,9 +29,9 @@ IMAGES = HERE.parent / "images"
 N_LAST = 100
 PONG_GOAL, PONG_EVALUATION_GOAL = 18.0, 20.0
 STUDY_GOAL = -10.0
-# The best of several evaluations is the best by luck, too: such an agent plays again, with a new
-# seed, and that counts. With its likeliest action each time is another matter, told by the README.
-AGAIN, GREEDY = "evaluation-again.json", "evaluation-greedy.json"
+# The best of several evaluations is partly the best by luck, so such an agent plays again, with a
+# new seed, and the second evaluation counts.
+AGAIN = "evaluation-again.json"
 
 # Those of plot_runs.GAMES, in their order: settings, and what a run of theirs should come to.
 OURS = ("beamrider", "breakout", "pong-nature", "qbert", "spaceinvaders")
@@ -69,7 +67,6 @@ PRESETS = ("pong-ocd-", "pong-paper-")
 # Studies: first what the others are compared with, which is shown elsewhere, too.
 WORKERS = ("pong-ocd-", "workers/")
 ABLATIONS = ("pong-fast-", "ablations/")
-STUDIES = (WORKERS, ABLATIONS)
 
 
 class Published(NamedTuple):
@@ -77,7 +74,7 @@ class Published(NamedTuple):
 
     folder: pathlib.Path
     facts: dict[str, Any]  # of run.json
-    run: plot_runs.Run
+    run: reading.Run
     evaluation: dict[str, Any] | None  # of evaluation.json, or of the one that counts instead
     processors: Sequence[str]  # the one that it began on first; those of resumptions since noted
 
@@ -100,20 +97,19 @@ def read(folder: pathlib.Path) -> Published:
         facts = json.loads((folder / publish.RUN).read_text(encoding="utf-8"))
         evaluation = evaluation_in(folder, AGAIN) or evaluation_in(folder, publish.EVALUATION)
         processors = processors_of(folder)
-        with contextlib.redirect_stderr(io.StringIO()) as notes:
-            run = plot_runs.load(folder, None)
+        run = reading.read_run(folder)
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder} is damaged: {error}") from None
-    if run is None or not run.settings or notes.getvalue():
-        raise BadInput(f"{folder} is damaged: {notes.getvalue().strip() or 'no args.json'}")
+    if run.words or not len(run.games.scores):
+        raise BadInput(f"{folder} is damaged: {' '.join(run.words) or 'it has no games'}")
     return Published(folder, facts, run, evaluation, processors)
 
 
 def processors_of(folder: pathlib.Path) -> list[str]:
     """The one that a run began on, and those that it went on on."""
-    versions = (folder / run_folder.VERSIONS).read_text(encoding="utf-8")
+    versions = (folder / "versions.txt").read_text(encoding="utf-8")
     first = versions.partition("\ncpu: ")[2].partition("\n")[0]
-    return [first, *(note["cpu"] for note in run_folder.read_args(folder).resumed if "cpu" in note)]
+    return [first, *(note["cpu"] for note in reading.read_record(folder).resumed if "cpu" in note)]
 
 
 def evaluation_in(folder: pathlib.Path, name: str) -> dict[str, Any] | None:
@@ -146,7 +142,7 @@ def reached(published: Published, score: float) -> Moment | None:
 
 def cpu_hours_at(published: Published, steps: float) -> float:
     """What the processor had spent; NaN in older runs that did not count it."""
-    progress = plot_runs.read_progress(published.folder, ["misc/steps", "misc/cpu_hours"])
+    progress = reading.read_progress(published.folder, ["misc/steps", "misc/cpu_hours"])
     if progress is None:
         return float("nan")
     columns = progress.columns
@@ -163,28 +159,28 @@ def millions(steps: float) -> str:
     return f"{steps / 1e6:.2f}M"
 
 
-def row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
 def table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """A table in Markdown."""
-    return "\n".join([row(head), "|" + "---|" * len(head), *map(row, rows)])
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])
+
+
+def time_text(published: Published, hours: float, cpu_hours: float) -> str:
+    """Hours where the machine was the run's own, else the processor's."""
+    alone = published.facts["hours"] is not None
+    return f"{hours:.2f} h" if alone else f"{cpu_hours:.2f} CPU hours"
 
 
 def hours_of(published: Published) -> str:
-    """Hours where the machine was the run's own, else the processor's."""
-    if (hours := published.facts["hours"]) is not None:
-        return f"{hours:.2f} h"
-    return f"{published.facts['cpu_hours']:.2f} CPU hours"
+    """What the whole run took."""
+    return time_text(published, published.facts["hours"], published.facts["cpu_hours"])
 
 
 def time_of(published: Published, moment: Moment | None) -> str:
-    """Hours where the machine was the run's own, else the processor's."""
+    """What the run took to a moment."""
     if moment is None:
         return "not"
-    alone = published.facts["hours"] is not None
-    hours = f"{moment.hours:.2f} h" if alone else f"{moment.cpu_hours:.2f} CPU hours"
+    hours = time_text(published, moment.hours, moment.cpu_hours)
     return f"{hours}, {millions(moment.steps)} steps"
 
 
@@ -274,16 +270,6 @@ def named(runs: Sequence[Published], beginning: Beginning) -> list[Published]:
     ]
 
 
-def groups(
-    runs: Sequence[Published], beginning: Beginning
-) -> Iterator[tuple[str, list[Published]]]:
-    """Runs that differ in their seeds alone, by the setting's name."""
-    found: dict[str, list[Published]] = {}
-    for published in named(runs, beginning):
-        found.setdefault(plot_runs.group_name(published.folder), []).append(published)
-    yield from found.items()
-
-
 class Study(NamedTuple):
     """One setting of a study, and when each of its seeds came to the score."""
 
@@ -319,9 +305,12 @@ class Study(NamedTuple):
 
 def studies(runs: Sequence[Published], beginning: Beginning) -> list[Study]:
     """The settings of a study."""
+    groups: dict[str, list[Published]] = {}  # runs that differ in their seeds alone
+    for published in named(runs, beginning):
+        groups.setdefault(plot_runs.group_name(published.folder), []).append(published)
     return [
         Study(name, seeds, [reached(published, STUDY_GOAL) for published in seeds])
-        for name, seeds in groups(runs, beginning)
+        for name, seeds in groups.items()
     ]
 
 
@@ -378,15 +367,10 @@ def quotient(a: float | None, b: float | None) -> str:
     return "" if a is None or b is None else f"{a / b:.1f}"
 
 
-def asked_for(published: Published) -> int:
-    """The steps that a run's last command named."""
-    return int(published.run.settings["n_steps"])
-
-
 def commands_of(published: Published) -> list[str]:
     """What began the run, and what resumed it with something given anew."""
     first = (published.folder / "command.txt").read_text(encoding="utf-8").strip()
-    resumed = run_folder.read_args(published.folder).resumed
+    resumed = reading.read_record(published.folder).resumed
     return [first, *(str(note["command"]) for note in resumed if note["changed"])]
 
 
@@ -404,7 +388,11 @@ def index_table(runs: Sequence[Published]) -> str:
                 ", then ".join(f"`{command}`" for command in commands_of(published)),
                 facts["revision"][:7] + patch,
                 f"{facts['steps']:,}"
-                + (f" of {n:,}" if (n := asked_for(published)) > facts["steps"] else ""),
+                + (
+                    f" of {n:,}"
+                    if (n := published.run.settings["n_steps"]) > facts["steps"]
+                    else ""
+                ),
                 hours_of(published) + (f", resumed {n} ×" if (n := facts["resumed"]) else ""),
                 processors([published]),
             ]
@@ -414,23 +402,19 @@ def index_table(runs: Sequence[Published]) -> str:
     )
 
 
-# Each table of the README, and of which runs there must be one.
-TABLES: dict[str, tuple[Beginning, Callable[[Sequence[Published]], str]]] = {
-    "scores": (OURS, scores_table),
-    "pong": (FAST, functools.partial(pong_table, beginning=FAST)),
-    "presets": (PRESETS, functools.partial(pong_table, beginning=PRESETS)),
-    "workers": (WORKERS, workers_table),
-    "ablations": (ABLATIONS, functools.partial(study_table, beginning=ABLATIONS)),
+# Each table of the README.
+TABLES: dict[str, Callable[[Sequence[Published]], str]] = {
+    "scores": scores_table,
+    "pong": functools.partial(pong_table, beginning=FAST),
+    "presets": functools.partial(pong_table, beginning=PRESETS),
+    "workers": workers_table,
+    "ablations": functools.partial(study_table, beginning=ABLATIONS),
 }
 
 
 def texts(runs: Sequence[Published]) -> dict[tuple[pathlib.Path, str], str]:
-    """Each table that there are runs for, by its document and its place's name."""
-    found = {
-        (README, f"make results, {name}"): make(runs)
-        for name, (beginning, make) in TABLES.items()
-        if shown(runs, beginning)
-    }
+    """Each table, by its document and its place's name."""
+    found = {(README, f"make results, {name}"): make(runs) for name, make in TABLES.items()}
     return {**found, (HERE / "README.md", "make results, all"): index_table(runs)}
 
 
@@ -450,16 +434,9 @@ PICTURES: dict[str, tuple[Beginning, list[str]]] = {
 }
 
 
-def shown(
-    runs: Sequence[Published], beginning: Beginning, flags: Sequence[str] = ()
-) -> list[Published]:
-    """The runs of a table or a picture; of hours, only those that had the machine to themselves.
-
-    None of a study yet that has nothing but what the others would be compared with.
-    """
+def shown(runs: Sequence[Published], beginning: Beginning, flags: Sequence[str]) -> list[Published]:
+    """The runs of a picture; of hours, only those that had the machine to themselves."""
     found = named(runs, beginning)
-    if beginning in STUDIES and not named(found, beginning[1]):
-        return []
     if "hours" in flags:
         found = [published for published in found if published.facts["hours"] is not None]
     return sorted(found, key=n_workers_of) if beginning == WORKERS else found
@@ -486,8 +463,7 @@ def main() -> int:
         documents.replace_between(path, name, text)
         print(f"{path.relative_to(HERE.parent)}: {name}")
     for name, (beginning, flags) in PICTURES.items():
-        if found := shown(runs, beginning, flags):
-            draw(name, found, flags)
+        draw(name, shown(runs, beginning, flags), flags)
     return 0
 
 

@@ -1,11 +1,10 @@
 """The benchmark's arithmetic and its documents; nothing is measured here."""
 
 import contextlib
-import copy
-import itertools
+import io
 import json
 import pathlib
-import re
+import subprocess
 import sys
 from typing import Any
 
@@ -14,15 +13,15 @@ import pytest
 import tensorflow as tf
 
 from a3c.agent import network
-from a3c.envs import make as a3c_env
+from a3c.contract import Game
+from a3c.settings.params import Params
+from a3c.store.logs import GAME_COLUMNS, RunLog
+from a3c.store.resume import Start
+from a3c.store.run_folder import RunFolder
 from benchmarks import (
-    bench,
     calibration,
     contenders,
     documents,
-    machine,
-    profiled_env,
-    profiling,
     report,
 )
 from benchmarks.contenders import CallsSetting, PeerSetting, Setting
@@ -74,74 +73,52 @@ def test_the_limit_of_a_known_machine() -> None:
         del calibration.LAYERS["toy"]
 
 
-def test_turns_alternate() -> None:
-    """Analytic: everybody has one turn, and no two of ours follow each other."""
-    ours = bench.our_settings(2)
-    others = [*bench.PEER_SETTINGS, *bench.CALLS_SETTINGS]
-    turns = bench.in_turns(ours, others)
-    assert sorted(map(str, turns)) == sorted(map(str, [*ours, *others]))
-    for first, second in itertools.pairwise(turns):
-        assert not (isinstance(first, Setting) and isinstance(second, Setting))
-
-
-@pytest.mark.parametrize("cores", [1, 2, 3, 16])
-def test_a_wide_setting_has_two_workers(cores: int) -> None:
-    """Analytic: so that threads are what is measured."""
-    for setting in bench.our_settings(cores):
-        assert setting.n_workers >= 2
-
-
 LOOPS = calibration.Loops(
     t_frame=100e-6, t_frame_in_numbers=80e-6, flop_per_second=1e11, bytes_per_second=1e10
 )
 
 
-def result_of(speeds: dict[Any, list[float]]) -> dict[str, Any]:
-    """A benchmark's result with these steps/s in its rounds."""
-    n_rounds = len(next(iter(speeds.values())))
-    loops = LOOPS._asdict()
-    return {
-        "date": "2020-01-01 00:00",
-        "command": "make bench",
-        "revision": "abc",
-        "uncommitted": False,
-        "cpu": "Toy",
-        "cores": 2,
-        "busy_before": 0.01,
-        "anyway": False,
-        "rounds": [
-            {
-                "loops": [loops, loops],
-                "slots": [
-                    {
-                        "setting": str(setting),
-                        **setting._asdict(),
-                        "seconds": 10.0,
-                        "steps_per_second": of_rounds[i],
-                        "others": 0.0,
-                        "stolen": 0.0,
-                        **({"env_cost": 1.1 + i / 10} if isinstance(setting, Setting) else {}),
-                    }
-                    for setting, of_rounds in speeds.items()
-                ],
-            }
-            for i in range(n_rounds)
-        ],
-    }
+# Steps/s in each round.
+SPEEDS: dict[Any, list[float]] = {
+    Setting(16, 1, "nature"): [110.0, 240.0, 130.0],
+    Setting(4, 4, "nature"): [200.0, 440.0, 230.0],
+    Setting(2, 8, "nature"): [190.0, 450.0, 225.0],
+    Setting(2, 8, "small"): [600.0, 1300.0, 640.0],
+    CallsSetting(16, "nature", 1): [150.0, 260.0, 110.0],
+    PeerSetting("DummyVecEnv", 1, "nature"): [90.0, 500.0, 90.0],
+    PeerSetting("DummyVecEnv", 2, "nature"): [100.0, 200.0, 100.0],
+    PeerSetting("SubprocVecEnv", 1, "small"): [200.0, 400.0, 200.0],
+}
 
 
-RESULT = result_of(
-    {
-        Setting(16, 1, "nature"): [110.0, 240.0, 130.0],
-        Setting(4, 4, "nature"): [200.0, 440.0, 230.0],
-        Setting(2, 8, "nature"): [190.0, 450.0, 225.0],
-        Setting(2, 8, "small"): [600.0, 1300.0, 640.0],
-        CallsSetting(16, "nature", 1): [150.0, 260.0, 110.0],
-        PeerSetting("DummyVecEnv", 1, "nature"): [90.0, 500.0, 90.0],
-        PeerSetting("DummyVecEnv", 2, "nature"): [100.0, 200.0, 100.0],
-        PeerSetting("SubprocVecEnv", 1, "small"): [200.0, 400.0, 200.0],
-    }
-)
+def round_of(i: int) -> dict[str, Any]:
+    """A round of a benchmark's result."""
+    slots = [
+        {
+            "setting": str(setting),
+            "steps_per_second": speeds[i],
+            "others": 0.0,
+            "stolen": 0.0,
+            "seconds": 9.0,
+        }
+        | setting._asdict()
+        | ({"env_cost": 1.1 + i / 10} if isinstance(setting, Setting) else {})
+        for setting, speeds in SPEEDS.items()
+    ]
+    return {"loops": [LOOPS._asdict()] * 2, "slots": slots}
+
+
+RESULT = {
+    "date": "2020-01-01 00:00",
+    "command": "make bench",
+    "revision": "abc",
+    "uncommitted": False,
+    "cpu": "Toy",
+    "cores": 2,
+    "busy_before": 0.01,
+    "anyway": False,
+    "rounds": [round_of(i) for i in range(3)],
+}
 
 
 def test_ratios_are_taken_within_each_round() -> None:
@@ -165,63 +142,6 @@ def test_ratios_are_taken_within_each_round() -> None:
     assert "| 1.20 (1.10–1.30) | ≥ 1.1 |" in report.bench_table(RESULT)
 
 
-def test_what_takes_long_is_told_in_its_units() -> None:
-    """Analytic: a growth of a tenth, and ratios of turns beside each other."""
-    mib = 2**20
-    table = report.long_table(
-        RESULT
-        | {
-            "memory_setting": "2 × 8 small",
-            "memory": [
-                {"steps": 100_000, "bytes": 500 * mib},
-                {"steps": 200_000, "bytes": 600 * mib},
-                {"steps": 1_000_000, "bytes": 550 * mib},
-            ],
-            "seconds_to_first_update": [4.0, 9.0, 5.0],
-            "cartpole": {"best_mean_of_100": 498.7, "seconds": 33.3},
-            "evaluated_setting": "2 × 4 small",
-            "evaluated": [
-                {"without": 100.0, "with": 80.0},
-                {"without": 200.0, "with": 150.0},
-                {"without": 100.0, "with": 70.0},
-            ],
-        }
-    )
-    assert (
-        "2 × 8 small, 100,000 → 1,000,000 steps | 500 → 550 MiB (+10.0%), 600 at most (+20.0%) |"
-        in table
-    )
-    assert "| 5.0 (4.0–9.0) s | ≤ 15 s |" in table
-    assert "best mean of 100 games 499 | 33 s | ≤ 90 s |" in table
-    assert "2 × 4 small | 0.75 (0.70–0.80) | |" in table
-
-
-def test_scaling_is_over_one_worker_and_memory_by_the_piece() -> None:
-    """Analytic: 50 MiB, 7 for each worker besides its environment, 3 for each environment."""
-
-    def megabytes(setting: Setting) -> int:
-        return 50 + setting.n_workers * (7 + 3 * setting.envs_per_worker)
-
-    points = [Setting(1, 1, "small"), Setting(2, 1, "small"), Setting(2, 4, "small")]
-    result = result_of(dict(zip(points, ([100.0], [150.0], [320.0]), strict=True)))
-    for slot, point in zip(result["rounds"][0]["slots"], points, strict=True):
-        slot["bytes"] = megabytes(point) * 2**20
-    table = report.scaling_table(result)
-    assert "| 1 × 1 | 100 | 1.0 | 1.0 | 60 |" in table
-    assert "| 2 × 1 | 150 | 1.5 | 2.1 | 70 |" in table
-    assert "| 2 × 4 | 320 | 3.2 |  | 88 |" in table
-    assert "small: 3.0 MiB for one more environment, 7.0 MiB for one more worker" in table
-
-
-def test_a_busy_machine_shows_in_the_table() -> None:
-    """Analytic: after --anyway, and where others came in between; else nothing is said."""
-    assert "thers" not in report.bench_table(RESULT)
-    assert "1% of it in use by others" in report.bench_table(RESULT | {"anyway": True})
-    disturbed = copy.deepcopy(RESULT)
-    disturbed["rounds"][1]["slots"][2]["others"] = 0.2
-    assert "Others used up to 20% of the machine" in report.bench_table(disturbed)
-
-
 def test_a_network_that_is_not_ours_is_no_peer(tmp_path: pathlib.Path) -> None:
     """Analytic: a server that answers with another count of weights; and one that says a last word."""
     (tmp_path / "other.py").write_text(
@@ -236,67 +156,6 @@ def test_a_network_that_is_not_ours_is_no_peer(tmp_path: pathlib.Path) -> None:
         server = contenders.Server(python, module, tmp_path / "output")
         with contextlib.closing(server), pytest.raises(contenders.ContenderError, match=words):
             server.measure(setting, 1.0)
-
-
-def test_a_server_that_has_ended_is_told(tmp_path: pathlib.Path) -> None:
-    """Analytic: though nobody reads the request any more."""
-    server = contenders.Server("/bin/true", "x", tmp_path / "output")
-    server._process.wait()
-    with contextlib.closing(server), pytest.raises(contenders.ContenderError, match="failed"):
-        server.measure(PeerSetting("DummyVecEnv", 1, "small"), 1.0)
-
-
-def test_two_rounds_say_too_little(capsys: pytest.CaptureFixture[str]) -> None:
-    """Analytic: refused before anything is started."""
-    with pytest.raises(SystemExit):
-        bench.main(["--rounds", "2"])
-    assert "fewer than 3" in capsys.readouterr().err
-
-
-def test_a_busy_machine_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Analytic: one line, and nothing is started."""
-    monkeypatch.setattr(machine, "busy_share", lambda: 0.5)
-    monkeypatch.setattr(contenders, "PEER_PYTHON", pathlib.Path(__file__))
-    monkeypatch.setattr(bench, "run", lambda *_: pytest.fail("it ran"))
-    assert bench.main([]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_text_goes_between_its_markers(tmp_path: pathlib.Path) -> None:
-    """Analytic: what is around stays; twice is as once; without markers it is an error."""
-    path = tmp_path / "x.md"
-    begin, end = "<!-- a: written by a script -->", "<!-- end of a -->"
-    path.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
-    for _ in range(2):
-        documents.replace_between(path, "a", "new\n")
-        assert path.read_text(encoding="utf-8") == f"before\n{begin}\nnew\n{end}\nafter\n"
-    with pytest.raises(ValueError, match="no markers for b"):
-        documents.replace_between(path, "b", "new")
-
-
-def test_environment_processes_are_told_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Analytic: trainer 10 with fork server 11, resource tracker 12, and environments 20, 21."""
-    everybody = [
-        machine.Process(pid, "S", parent, 10, 0.0)
-        for pid, parent in [(10, 1), (11, 10), (12, 10), (20, 11), (21, 11)]
-    ]
-    monkeypatch.setattr(machine, "processes", lambda session: everybody)
-    assert [process.pid for process in machine.environment_processes(10)] == [20, 21]
-
-
-@pytest.mark.parametrize(
-    ("stack", "part"),
-    [
-        ("thread (1);clocked_run (x);run (y);clocked_act (z);__call__ (w)", "act"),
-        ("thread (1);clocked_run (x);run (y);_collect (z)", "python"),
-        ("MainThread;main (train.py:1);_watch (watch.py:2)", "rest"),
-    ],
-)
-def test_a_sampled_stack_is_put_down_to_its_part(stack: str, part: str) -> None:
-    """Analytic: by the clocks' own names in it."""
-    assert profiling.part_of(stack) == part
 
 
 @pytest.mark.parametrize(
@@ -314,24 +173,22 @@ def test_the_documents_have_the_tables_of_the_last_results(kind, ending, path, t
     assert documents.text_between(path, kind) == table(result)
 
 
-def test_the_peers_packages_are_pinned_and_name_no_index() -> None:
-    """Analytic: every line is a comment or an exact version."""
-    text = (ROOT / "benchmarks/requirements.txt").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert lines
-    assert [line for line in lines if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
-
-
-def test_the_clocked_environment_is_made_as_a_run_makes_its_own(tmp_path, monkeypatch):
-    """Analytic: with all that a run says of it; counts its steps, the emulator's frames and time."""
-    monkeypatch.setattr(a3c_env, "_make_base", a3c_env._make_base)  # which it exchanges
-    settings = a3c_env.EnvSettings("PongNoFrameskip-v4", 0).in_run(str(tmp_path), 0.0)
-    made = profiled_env.make_env(settings, 0, 1, 2, unwritten=())
-    made.reset(seed=0)
-    made.step(0)
-    made.step(1)
-    made.close()
-    seconds = profiled_env.read(tmp_path)
-    assert seconds.n_steps == 2
-    assert seconds.n_frames >= 8
-    assert seconds.process > seconds.env > seconds.emulator > 0
+@pytest.mark.skipif(not contenders.PEER_PYTHON.exists(), reason="`make bench` installs the peer")
+def test_the_peer_reads_our_games(tmp_path):
+    """Parity: what a run has logged, by Stable-Baselines3's own `load_results`."""
+    games = [Game(0, 0, -21.0, 757, 1.7e9 + 12.5, 3080), Game(1, 3, 2.5, 9, 1.7e9 + 30.25, 6160)]
+    params = Params("PongNoFrameskip-v4")
+    log = RunLog(RunFolder(tmp_path, io.StringIO()), params, Start(t_start=1.7e9))
+    for game in games:
+        log.game(game)
+    log.close()
+    script = (
+        "import sys; from stable_baselines3.common.monitor import load_results;"
+        "print(load_results(sys.argv[1]).to_json(orient='records', double_precision=6))"
+    )
+    command = [contenders.PEER_PYTHON, "-c", script, tmp_path]
+    read = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    assert [[row[name] for name in GAME_COLUMNS] for row in read] == [
+        [-21.0, 757, 12.5, 3080, 0, 0],
+        [2.5, 9, 30.25, 6160, 1, 3],
+    ]

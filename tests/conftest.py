@@ -12,6 +12,7 @@ import os
 import hypothesis
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads it as it is loaded
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # and TensorFlow this, or says much of itself
 
 for name, derandomize, n_examples in (("same every time", True, 100), ("new ones", False, 5000)):
     hypothesis.settings.register_profile(

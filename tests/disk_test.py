@@ -6,16 +6,18 @@ No file may grow (RLIMIT_FSIZE) stands in for the full disk: it needs no rights,
 import contextlib
 import csv
 import os
+import pathlib
 import resource
 import signal
 import subprocess
 import sys
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
+from a3c.contract import Counts
 from a3c.machine import appending
-from a3c.store import checkpoint_files
+from a3c.store import checkpoint
 from tests.tools import processes
 
 TRAIN = processes.ROOT / "train.py"
@@ -49,6 +51,15 @@ class Screen:
         os.close(self.theirs)
 
 
+def saved(folder: pathlib.Path) -> Counts:
+    """How far the newest checkpoint of a run is."""
+    return checkpoint.read(checkpoint.find(folder)).snapshot.counts
+
+
+def n_saved(folder: pathlib.Path) -> int:
+    return len(checkpoint.numbered(folder / "checkpoints"))
+
+
 def let_files_grow(process, to: int) -> None:
     """For every process of a run."""
     for pid in processes.members(process.pid):
@@ -71,28 +82,29 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
     folder = tmp_path / "run"
     try:
         # Something of each kind is there.
-        processes.wait_until(lambda: len(list(folder.glob("checkpoints/*.json"))) > 2, "3 saved")
+        processes.wait_until(lambda: n_saved(folder) > 2, "3 saved")
         screen.wait_for("steps/s")
         let_files_grow(process, to=0)
         screen.wait_for(
             "cannot write progress.csv: File too large; training goes on\n",
             "cannot write TensorBoard's events: File too large; training goes on\n",
-            "cannot write run/monitor/0.0.monitor.csv: File too large; its rows wait in memory\n",
-            "cannot save run/checkpoints/ckpt-",
+            "cannot write monitor.csv: File too large; training goes on\n",
+            "cannot save a checkpoint: ",
         )
-        before = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
+        before = saved(folder)
         screen.forget()
         screen.wait_for(": File too large; what was saved before is left as it is\n")  # again
-        assert checkpoint_files.read_info(checkpoint_files.find(folder)).counters == before
+        assert saved(folder) == before
 
         let_files_grow(process, to=resource.RLIM_INFINITY)
         screen.wait_for(
             "progress.csv is written again\n",
+            "monitor.csv is written again\n",
             "TensorBoard's events is written again\n",
             "checkpoints can be saved again\n",
         )
-        after = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
-        assert after["steps"] > before["steps"]
+        after = saved(folder)
+        assert after.steps > before.steps
 
         let_files_grow(process, to=0)
         process.send_signal(signal.SIGTERM)
@@ -105,22 +117,22 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
     finally:
         processes.end(process)
         screen.close()
-    newest = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
-    assert newest["steps"] >= after["steps"]
+    newest = saved(folder)
+    assert newest.steps >= after.steps
     with (folder / "progress.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     steps = [int(row["misc/steps"]) for row in rows]
     assert steps == sorted(steps)
     assert all(None not in row and None not in row.values() for row in rows)
     # No game of the time without room is missing, but for those after the last checkpoint.
-    games = (folder / "monitor/0.0.monitor.csv").read_text().splitlines()[2:]
-    assert all(len(game.split(",")) == 3 for game in games[:-1])
-    assert len(games) >= newest["games"]
+    games = (folder / "monitor.csv").read_text().splitlines()[2:]
+    assert all(game.count(",") == 5 for game in games[:-1])
+    assert len(games) >= newest.games
     assert all(path.stat().st_size > 0 for path in folder.glob("events.out.*"))
     events = EventAccumulator(str(folder)).Reload()
     shown = [event.step for event in events.Tensors("misc/steps")]
-    assert min(shown) <= before["steps"]
-    assert max(shown) > before["steps"]
+    assert min(shown) <= before.steps
+    assert max(shown) > before.steps
 
 
 # Root may write everywhere, unless this right is taken from the program before it starts.
@@ -145,18 +157,18 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
             stderr=screen.theirs,
         )
     folder = tmp_path / "run"
-    places = [folder, folder / "checkpoints", folder / "monitor"]
+    places = [folder, folder / "checkpoints"]
     try:
-        processes.wait_until(lambda: len(list(folder.glob("checkpoints/*.json"))) > 2, "3 saved")
+        processes.wait_until(lambda: n_saved(folder) > 2, "3 saved")
         for place in places:
             place.chmod(0o555)
-        screen.wait_for("cannot save run/checkpoints/ckpt-", ": Permission denied; what was saved")
-        before = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
+        screen.wait_for("cannot save a checkpoint: Permission denied; what was saved")
+        before = saved(folder)
         screen.forget()
         screen.wait_for(
             ": Permission denied; what was saved before is left as it is\n", " steps/s "
         )
-        assert checkpoint_files.read_info(checkpoint_files.find(folder)).counters == before
+        assert saved(folder) == before
         for place in places:
             place.chmod(0o755)
         screen.wait_for("checkpoints can be saved again\n")
@@ -173,10 +185,7 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
             place.chmod(0o755)
         processes.end(process)
         screen.close()
-    assert (
-        checkpoint_files.read_info(checkpoint_files.find(folder)).counters["steps"]
-        > before["steps"]
-    )
+    assert saved(folder).steps > before.steps
 
 
 def test_what_does_not_fit_waits_and_comes_first(tmp_path):
@@ -212,19 +221,6 @@ def test_what_waits_is_bounded(tmp_path, monkeypatch):
     assert lines.write()
     assert (tmp_path / "no" / "lines").read_text() == "0123456789\n" * 10
     lines.close()
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (OSError(28, "No space left on device", "/x"), "No space left on device"),
-        (ValueError(""), "ValueError"),
-        (ValueError("{{node}} a/b; File too large [Op:SaveV2]\nmore"), "File too large"),
-    ],
-)
-def test_the_reason_is_told_in_words(error, words):
-    """Analytic: the system's words, without TensorFlow's around them."""
-    assert appending.in_words(error) == words
 
 
 def test_what_a_program_was_started_without_leads_nowhere(tmp_path):

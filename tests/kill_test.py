@@ -15,23 +15,24 @@ from collections.abc import Callable
 
 import pytest
 
-from a3c.store import checkpoint_files
+from a3c.contract import Counts
+from a3c.store import checkpoint
+from a3c.store.logs import GAME_COLUMNS
 from tests.tools import processes
 
 TRAIN = processes.ROOT / "train.py"
 TOY = [
-    *[
-        "--no_xla",
-        "--network",
-        "mlp",
-        "--n_workers",
-        "2",
-        "--envs_per_worker",
-        "2",
-        "--n_steps",
-        "1e9",
-    ],
-    *["--ckpt_interval_seconds", "0.5", "--manager_wake_interval_seconds", "0.2"],
+    "--no_xla",
+    "--n_workers",
+    "2",
+    "--envs_per_worker",
+    "2",
+    "--n_steps",
+    "1e9",
+    "--ckpt_interval_seconds",
+    "0.5",
+    "--manager_wake_interval_seconds",
+    "0.2",
     "tests.tools.toys:toys/Drawn-v0",
 ]
 
@@ -54,44 +55,47 @@ def kill(process: subprocess.Popen) -> float:
     return time.monotonic() - since
 
 
-def saved(outside: pathlib.Path) -> dict[str, int]:
-    """The counters of the newest whole checkpoint; all 0 where there is none yet."""
+def saved(outside: pathlib.Path) -> Counts:
+    """How far the newest whole checkpoint is; all 0 where there is none yet."""
     folder = outside / "run/checkpoints"
-    if not any(folder.glob("ckpt-*.json")):
-        return dict.fromkeys(("steps", "updates", "games", "frames"), 0)
-    info, _ = checkpoint_files.newest_whole(folder)
-    return info.counters
+    if not checkpoint.numbered(folder):
+        return Counts()
+    return checkpoint.newest_whole(folder)[0].snapshot.counts
+
+
+def is_not_behind(after: Counts, before: Counts) -> bool:
+    return all(now >= then for now, then in zip(after, before, strict=True))
 
 
 def check_files(outside: pathlib.Path) -> None:
     """Every file of the run parses, but for a last line that the kill cut short."""
     run = outside / "run"
     json.loads((run / "args.json").read_text())
-    for path in run.glob("checkpoints/*.json"):
-        json.loads(path.read_text())
+    for path in checkpoint.numbered(run / "checkpoints").values():
+        checkpoint.read(path)
     if (run / "progress.csv").exists():
         with (run / "progress.csv").open(newline="") as file:
             header, *rows = csv.reader(file)
         assert all(len(row) == len(header) for row in rows[:-1])
         steps = [int(row[0]) for row in rows[:-1]]
         assert steps == sorted(steps)
-    for path in run.glob("monitor/*"):
-        comment, columns, *rows = path.read_text().splitlines()
-        assert json.loads(comment.removeprefix("#"))["t_start"] > 0
-        assert columns == "r,l,t"
-        times = [float(row.split(",")[2]) for row in rows[:-1]]
-        assert times == sorted(times)
-        assert all(row.count(",") == 2 for row in rows[:-1])
+    if (run / "monitor.csv").exists():
+        head, columns, *lines = (run / "monitor.csv").read_text().splitlines()
+        assert json.loads(head.removeprefix("#"))["t_start"] > 0
+        assert columns == ",".join(GAME_COLUMNS)
+        games = [[float(cell) for cell in line.split(",")] for line in lines[:-1]]
+        assert all(len(game) == len(GAME_COLUMNS) for game in games)
+        for env in {(worker, env) for *_, worker, env in games}:
+            of_env = [game[2:4] for game in games if (game[4], game[5]) == env]
+            assert [*map(list, zip(*of_env, strict=True))] == [
+                sorted(of_column) for of_column in zip(*of_env, strict=True)
+            ]
 
 
 def is_saving(outside: pathlib.Path) -> bool:
     """Whether a checkpoint is being written just now, the first one aside."""
-    folder = outside / "run/checkpoints"
-    names = [path.name for path in folder.glob("ckpt-*")] if folder.exists() else []
-    indices = {name.split(".")[0].removesuffix("_temp") for name in names}
-    return bool(
-        indices - {n.removesuffix(".json") for n in names if n.endswith(".json")} - {"ckpt-0"}
-    )
+    found = (outside / "run/checkpoints").glob("ckpt-*.tmp")
+    return any(not path.name.startswith("ckpt-0.") for path in found)
 
 
 @pytest.mark.slow
@@ -107,7 +111,7 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing_that_was_saved(tmp_p
 
     moments: dict[str, Callable[[], bool]] = {
         "at the start": has_begun,
-        "in training": lambda: saved(outside)["steps"] > before["steps"],
+        "in training": lambda: saved(outside).steps > before.steps,
         "while saving": lambda: is_saving(outside),
     }
     before = saved(outside)
@@ -121,21 +125,21 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing_that_was_saved(tmp_p
         finally:
             processes.end(process)
         after = saved(outside)
-        assert all(after[name] >= before[name] for name in after), moment
+        assert is_not_behind(after, before), moment
         check_files(outside)
         before = after
-    assert before["steps"] > 0
+    assert before.steps > 0
 
     process = start(outside, *TOY)
     try:
         processes.wait_until(
             lambda: (
-                f"resumed run/checkpoints/ckpt-{before['steps']} at"
+                f"resumed run/checkpoints/ckpt-{before.steps}.safetensors at"
                 in (processes.outputs(outside)["stdout"])
             ),
             "it to resume",
         )
-        processes.wait_until(lambda: saved(outside)["steps"] > before["steps"], "more steps")
+        processes.wait_until(lambda: saved(outside).steps > before.steps, "more steps")
         process.send_signal(signal.SIGTERM)
         assert process.wait(processes.DEADLINE_SECONDS) == 143, processes.outputs(outside)
     finally:
@@ -144,9 +148,9 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing_that_was_saved(tmp_p
     check_files(outside)
     after = saved(outside)
     folder = outside / "run"
-    rows = [len(path.read_text().splitlines()) - 2 for path in sorted(folder.glob("monitor/*"))]
-    # A game that ended after the last update has a row, but does not count.
-    assert after["games"] <= sum(rows) <= after["games"] + 2 * len(rows)
+    # One row for each game that counts: what was learned from after a checkpoint was cut off.
+    n_rows = len((folder / "monitor.csv").read_text().splitlines()) - 2
+    assert n_rows == after.games > 0
     left = [path.name for path in folder.rglob("*") if "tmp" in path.name or "temp" in path.name]
     assert left == []
     # Of one timeline: its rows are in order.

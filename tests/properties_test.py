@@ -12,7 +12,7 @@ import math
 import pathlib
 import tempfile
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -20,21 +20,24 @@ import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from a3c.agent import debug_dump, losses, optimizer
-from a3c.agent.learner import Hyperparameters
+from a3c.agent import losses, optimizer
+from a3c.agent.learner import Acted
 from a3c.agent.shared import Counters, Gate
-from a3c.agent.worker import Worker
+from a3c.agent.worker import MainThread, Worker
+from a3c.contract import Replaced, Step
 from a3c.envs import wrappers
-from a3c.envs.score import Monitor
+from a3c.envs.score import Score
 from a3c.machine import seeding
 from a3c.machine.stopping import StopFlag
 from a3c.play import evaluator
+from a3c.settings.params import Params
 from a3c.store import logs
-from tests.tools.fakes import FakeStep
+from a3c.store.resume import Start
+from a3c.store.run_folder import RunFolder
 
 quick = settings(max_examples=settings.default.max_examples // 2)
 rewards = st.floats(-50, 50, width=32)
@@ -67,14 +70,17 @@ class Scripted:
         self.shown.append(self._new())
         self.observations[slot] = self.shown[-1]
 
-    def step(self, actions: np.ndarray, slot: int) -> FakeStep:
+    def step(self, actions: np.ndarray, slot: int) -> Step:
         reward, terminated, truncated = np.moveaxis(self._script[len(self.final)], -1, 0)
         ended = (terminated + truncated) > 0
         self.final.append(self._new())
         self.final_observations[truncated > 0] = self.final[-1][truncated > 0]
         self.shown.append(np.where(ended[:, None], self._new(), self.final[-1]))
         self.observations[slot] = self.shown[-1]
-        return FakeStep(reward.astype(np.float32), terminated > 0, truncated > 0, [])
+        return Step(reward.astype(np.float32), terminated > 0, truncated > 0, [])
+
+    def take_replaced(self) -> Sequence[Replaced]:
+        return ()
 
 
 def value_of(observations: np.ndarray) -> np.ndarray:
@@ -91,12 +97,12 @@ class Ruler:
         self.rollouts: list[Any] = []
         self.weights: dict[str, Any] = {}
 
-    def act(self, observations: np.ndarray) -> Any:
-        values = value_of(np.array(observations))
-        outputs = np.stack([0 * values, 0 * values, values], axis=1).astype(np.float32)
-        return types.SimpleNamespace(numpy=lambda: outputs), {"layer": np.array(observations)}
+    def act(self, observations: np.ndarray) -> Acted:
+        outputs = np.zeros((len(observations), 2), np.float32)
+        return Acted(outputs, value_of(observations), {"layer": np.array(observations)})
 
-    evaluate_last = act
+    def evaluate_last(self, observations: np.ndarray) -> np.ndarray:
+        return value_of(observations)
 
     def learn(self, rollout: Any, learning_rate: float, activations: list[Any]) -> None:
         self.rollouts.append(tf.nest.map_structure(np.copy, rollout))
@@ -144,13 +150,14 @@ def test_any_sequence_gives_the_returns_of_the_definition(
     """Parity: from scripted environments through the worker and `n_step_returns`, against sums of their own."""
     n_steps, script = steps_and_script
     envs, ruler = Scripted(n_steps + 1, script), Ruler()
-    h = Hyperparameters("mlp", n_steps, discount, 0.0, 0.5, "mean", 0.1, None)
+    params = Params(env_id="toys/Scripted", steps_per_update=n_steps, discount=discount)
     shared = types.SimpleNamespace(
         counters=Counters(script.shape[0] * script.shape[1]), gate=Gate()
     )
     failures: list[Any] = []
-    parts: Any = (shared, ruler, envs, h)
-    Worker(1, *parts, np.random.default_rng(0), StopFlag(), failures.append).run()
+    main = MainThread(StopFlag(), failures.append)
+    parts: Any = (shared, ruler, envs, params)
+    Worker(1, *parts, np.random.default_rng(0), main).run()
     assert failures == []
     returns = [
         losses.n_step_returns(r.rewards, r.continues, value_of(r.observations[-1]), discount)
@@ -160,27 +167,6 @@ def test_any_sequence_gives_the_returns_of_the_definition(
     np.testing.assert_allclose(np.concatenate(returns), expected, rtol=1e-5, atol=1e-4)
     seen = np.concatenate([r.observations[:-1] for r in ruler.rollouts])
     np.testing.assert_array_equal(seen, envs.shown[:-1])
-
-
-@quick
-@given(scripts(), discounts, st.data())
-def test_what_comes_after_an_end_changes_nothing_before_it(
-    steps_and_script: tuple[int, np.ndarray], discount: float, data: st.DataObject
-) -> None:
-    """Analytic: returns up to an episode's end are the same, bit for bit, whatever follows."""
-    n_steps, script = steps_and_script
-    reward = script[:n_steps, :, 0].astype(np.float32)
-    continues = np.ones_like(reward)
-    end, k = data.draw(st.integers(0, n_steps - 1)), data.draw(st.integers(0, reward.shape[1] - 1))
-    continues[end, k] = 0
-    other = reward.copy()
-    other[end + 1 :, k] += 7
-    bootstraps = np.zeros(reward.shape[1], np.float32), np.full(reward.shape[1], 5, np.float32)
-    first, second = (
-        losses.n_step_returns(r, continues, b, discount).numpy()[: end + 1, k]
-        for r, b in zip((reward, other), bootstraps, strict=True)
-    )
-    np.testing.assert_array_equal(first, second)
 
 
 # Clipping and the schedule
@@ -276,7 +262,7 @@ def test_streams_are_the_same_only_for_the_same_key(a: tuple, b: tuple) -> None:
 
 @quick
 @given(st.lists(st.tuples(st.lists(rewards, min_size=1, max_size=6), ends), max_size=5))
-def test_any_games_are_read_back_from_monitors_file(
+def test_any_games_are_counted_and_read_back(
     games: list[tuple[list[float], tuple[bool, bool]]],
 ) -> None:
     """Parity: scores and lengths of the games that ended, in order, whatever was paid, and whether
@@ -293,20 +279,38 @@ def test_any_games_are_read_back_from_monitors_file(
     env = Pays(0.0)
     env.reset = lambda **_: (None, {})  # type: ignore[method-assign]
     env.step = lambda action: (None, *next(script), {})  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "0.0.monitor.csv"
-        monitor = Monitor(env, "X-v0", path, 0.0, counts_own_steps=True)
-        for paid, _ in games:
-            monitor.reset()
-            for _ in paid:
-                monitor.step(0)
-        monitor.close()
-        rows = list(csv.DictReader(path.read_text().splitlines()[1:]))
+    score = Score(env, worker=3, number=5, counts_own_steps=True)
+    for paid, _ in games:
+        score.reset()
+        for _ in paid:
+            score.step(0)
+    with open_log() as (folder, log):
+        for step, game in enumerate(score.take_finished()):
+            log.game(game._replace(step=step))
+        rows = list(csv.DictReader((folder / "monitor.csv").read_text().splitlines()[1:]))
     ended = [paid for paid, end in games if any(end)]
     assert [int(row["l"]) for row in rows] == [len(paid) for paid in ended]
+    assert [int(row["step"]) for row in rows] == [*range(len(ended))]
+    assert {(row["worker"], row["env"]) for row in rows} <= {("3", "5")}
     scores = [float(row["r"]) for row in rows]
     np.testing.assert_allclose(scores, [sum(paid) for paid in ended], atol=1e-6)
-    assert [game.score for game in monitor.take_finished()] == pytest.approx(scores, abs=1e-6)
+
+
+@contextlib.contextmanager
+def open_log(progress: str | None = None) -> Iterator[tuple[pathlib.Path, logs.RunLog]]:
+    """A run's logs, in a folder that may have rows of progress already."""
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        contextlib.redirect_stdout(io.StringIO()),
+        # TensorBoard's files cost most of the time.
+        mock.patch.object(logs, "Events", return_value=mock.Mock(error=None)),
+    ):
+        folder = pathlib.Path(temporary)
+        if progress is not None:
+            (folder / "progress.csv").write_text(progress)
+        log = logs.RunLog(RunFolder(folder, io.StringIO()), Params("X-v0"), Start())
+        with contextlib.closing(log):
+            yield folder, log
 
 
 # What may stand in a column; NaN is what is not known.
@@ -330,72 +334,26 @@ def read_back(path: pathlib.Path) -> list[dict[str, float]]:
 def test_any_figures_are_read_back_from_progress_and_evaluations(
     progress: list[tuple[int, dict]], evaluations: list[tuple[int, dict]], new: set[str]
 ) -> None:
-    """Parity: every row to the last bit, NaN too, in a file that an older version began, with a
-    column that is gone and without those that are `new`; and what a resumption takes of it."""
+    """Parity: every row to the last bit, NaN too, in a file that an older version began, which keeps
+    its columns: one is gone, and those that are `new` are left out; and what a resumption takes of it.
+    """
     progress = [(n, row | {"misc/steps": n}) for n, row in progress]
     old = [name for name in (*logs.FIGURES, "gone") if name not in new]
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        contextlib.redirect_stdout(io.StringIO()),
-        # TensorBoard's files cost most of the time.
-        mock.patch.object(logs, "Events", return_value=mock.Mock(error=None)),
-    ):
-        folder = pathlib.Path(temporary)
-        (folder / "progress.csv").write_text(f"{','.join(old)}\r\n{','.join('7' for _ in old)}\r\n")
-        log = logs.RunLog(folder, 0, 1)
+    head = f"{','.join(old)}\r\n{','.join('7' for _ in old)}\r\n"
+    with open_log(head) as (folder, log):
         for _, row in progress:
             log.figures(row)
         for n, row in evaluations:
             log.evaluation(n, row)
-        log.close()
         first, *rows = read_back(folder / "progress.csv")
         path = folder / "evaluations.csv"
-        best_and_last = evaluator.read_evaluations(path)
+        means = evaluator.read_evaluations(path)
         evaluated = read_back(path) if evaluations else []
-    np.testing.assert_equal(first, dict.fromkeys(new, math.nan) | dict.fromkeys(old, 7))
-    np.testing.assert_equal(rows, [row | {"gone": math.nan} for _, row in progress])
+    np.testing.assert_equal(first, dict.fromkeys(old, 7))
+    known = [{name: row.get(name, math.nan) for name in old} for _, row in progress]
+    np.testing.assert_equal(rows, known)
     np.testing.assert_equal(evaluated, [{"steps": n} | row for n, row in evaluations])
-    means = [row["episode_reward_mean"] for _, row in evaluations]
-    assert best_and_last == (
-        max((mean for mean in means if not math.isnan(mean)), default=None),
-        evaluations[-1][0] if evaluations else None,
-    )
-
-
-def any_array(dtype: type, elements: st.SearchStrategy) -> st.SearchStrategy:
-    return hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_side=5), elements=elements)
-
-
-dumped = st.one_of(
-    any_array(np.uint8, st.integers(0, 255)),
-    any_array(np.int32, st.integers(-(2**31), 2**31 - 1)),
-    any_array(np.float32, st.floats(width=32, allow_subnormal=False)),
-)
-
-
-@settings(
-    max_examples=settings.default.max_examples // 2,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(st.lists(dumped, min_size=1, max_size=3), st.integers(0, 10**12))
-def test_any_tensors_survive_the_debug_log(
-    capfd: pytest.CaptureFixture[str], arrays: list[np.ndarray], update: int
-) -> None:
-    """Parity: shape, type and every bit of value (NaN is NaN) of what was dumped, between other programs' lines."""
-    capfd.readouterr()
-    debug_dump.dump(
-        tf.constant(update, tf.int64),
-        "train",
-        **{f"x{i}": tf.constant(a) for i, a in enumerate(arrays)},
-    )
-    text = "another line\n" + capfd.readouterr().err + "and another\n"
-    records: list[Any] = list(debug_dump.read(io.BytesIO(text.encode())))
-    assert [(r.number, r.update, r.purpose, r.name) for r in records] == [
-        (i + 1, update, "train", f"x{i}") for i in range(len(arrays))
-    ]
-    for record, array in zip(records, arrays, strict=True):
-        assert record.array.dtype == array.dtype
-        np.testing.assert_array_equal(record.array, array)
+    np.testing.assert_equal(means, {n: row["episode_reward_mean"] for n, row in evaluations})
 
 
 def test_the_examples_are_the_same_every_time() -> None:

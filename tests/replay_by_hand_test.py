@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from a3c.envs.make import EnvSettings, describe_env
-from a3c.envs.pool import EnvProcesses
+from a3c.envs.make import describe_env
+from a3c.envs.pool import Fleet, Pool
 from a3c.envs.process import Host
+from a3c.settings.params import Params
 from tests.tools import replay_by_hand
 from tests.tools.replay_by_hand import ROOT, ByHand, Row, play
 from tests.tools.toys import numbered_frame
@@ -22,7 +23,7 @@ GAMES = ["Pong", "Breakout", "SpaceInvaders", "Qbert", "BeamRider"]
 @pytest.mark.parametrize("game", GAMES)
 @pytest.mark.parametrize("name", ["{}NoFrameskip-v4", "ALE/{}-v5"], ids=["v4", "v5"])
 def test_a_game_is_the_same_by_hand(game: str, name: str) -> None:
-    """Parity: 1,500 decisions of random play, every pixel, reward, end and monitor row; with lives lost, ended games
+    """Parity: 1,500 decisions of random play, every pixel, reward, end and score; with lives lost, ended games
     and random starts, and one game broken off."""
     number = GAMES.index(game)
     by_hand = play(name.format(game), 1500, seed=2, worker=number, env=2, reset_at=20)
@@ -68,8 +69,8 @@ def record_truncations(monkeypatch: pytest.MonkeyPatch) -> list[replay_by_hand.S
 # (id, decisions, settings other than the default, what must have come up)
 IN_PROCESSES = {
     "lives": ("BreakoutNoFrameskip-v4", 350, {}, "lives games"),
-    "unclipped": ("ALE/SpaceInvaders-v5", 60, {"clip_rewards": False}, ""),
-    "cut off": (TOY + "ShortBreakout-v0", 250, {"end_on_life_loss": False}, "games truncations"),
+    "unclipped": ("ALE/SpaceInvaders-v5", 60, {"no_clip_rewards": True}, ""),
+    "cut off": (TOY + "ShortBreakout-v0", 250, {"no_end_on_life_loss": True}, "games truncations"),
     "cut off, with lives": (TOY + "ShortBreakout-v0", 250, {}, "lives games truncations"),
     "numbers cut off": (TOY + "TruncatedNumbers-v0", 100, {}, "games truncations"),
     "dies early": (TOY + "DiesEarly-v0", 150, {}, "lives games"),
@@ -81,10 +82,11 @@ IN_PROCESSES = {
 )
 def test_what_a_worker_gets(env_id: str, n_steps: int, settings: dict, needed: str) -> None:
     """Parity: two environments in processes: slots, final observations, rewards, ends, games and frames."""
-    made = EnvSettings(env_id, 7, **settings)
-    envs = EnvProcesses(made, 3, 2, describe_env(made), n_slots=3, first_games=[0, 5])
-    with contextlib.closing(envs):
-        compare_processes(envs, two_by_hand(made, worker=3), n_steps, needed)
+    params = Params(env_id, seed=7, **settings)
+    with contextlib.closing(
+        Pool(params, describe_env(params), 3, 2, 3, [0, 5], Fleet(1, 2))
+    ) as envs:
+        compare_processes(envs, two_by_hand(params, worker=3), n_steps, needed)
 
 
 @pytest.mark.parametrize(
@@ -96,39 +98,35 @@ def test_what_a_worker_gets(env_id: str, n_steps: int, settings: dict, needed: s
 )
 def test_what_workers_get_that_share_a_process(env_id: str, n_steps: int, needed: str) -> None:
     """Parity: the same of two workers with two environments each, all four in one process."""
-    made, host = EnvSettings(env_id, 7), Host(2)
+    params, fleet = Params(env_id, seed=7), Fleet()
+    fleet.hosts = dict.fromkeys((3, 4), Host(2))
     with contextlib.ExitStack() as stack:
         both = [
             stack.enter_context(
                 contextlib.closing(
-                    EnvProcesses(
-                        *(made, worker, 2, describe_env(made)),
-                        n_slots=3,
-                        first_games=[0, 5],
-                        host=host,
-                    )
+                    Pool(params, describe_env(params), worker, 2, 3, [0, 5], fleet),
                 )
             )
             for worker in (3, 4)
         ]
         for worker, envs in zip((3, 4), both, strict=True):
-            compare_processes(envs, two_by_hand(made, worker), n_steps, needed, worker)
+            compare_processes(envs, two_by_hand(params, worker), n_steps, needed, worker)
 
 
-def two_by_hand(made: EnvSettings, worker: int) -> list[ByHand]:
+def two_by_hand(params: Params, worker: int) -> list[ByHand]:
     """A worker's two environments."""
     return [
         ByHand(
-            *(made.env_id, made.seed, worker, env, first_game),
-            clips=made.clip_rewards,
-            ends_on_life_loss=made.end_on_life_loss,
+            *(params.env_id, params.seed, worker, env, first_game),
+            clips=not params.no_clip_rewards,
+            ends_on_life_loss=not params.no_end_on_life_loss,
         )
         for env, first_game in enumerate([0, 5])
     ]
 
 
 def compare_processes(
-    envs: EnvProcesses, by_hand: list[ByHand], n_steps: int, needed: str, worker: int = 3
+    envs: Pool, by_hand: list[ByHand], n_steps: int, needed: str, worker: int = 3
 ) -> None:
     actions_of = np.random.default_rng(7)
     envs.reset(slot=2)
@@ -224,8 +222,8 @@ WRONG = [
     ("_image", without_max, "observation"),
     ("_image", one_frame_early, "observation"),
     ("_observation", newest_first, "observation"),
-    ("_row", without_decisions, "monitor rows"),
-    ("_row", without_the_start, "monitor rows"),
+    ("_row", without_decisions, "games"),
+    ("_row", without_the_start, "games"),
 ]
 
 

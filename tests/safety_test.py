@@ -12,13 +12,11 @@ import re
 import socket
 import subprocess
 
-import numpy as np
 import pytest
 
-import plot_runs
 from a3c.settings import command_line, params
-from a3c.store import checkpoint, checkpoint_files, run_folder
-from tests.tools import fuzz, processes
+from a3c.store import checkpoint, reading, run_folder
+from tests.tools import checkpoint_files, fuzz, processes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = [
@@ -119,120 +117,74 @@ class Bomb:
         return os.mkdir, ("exploded",)
 
 
-def tampered(folder: pathlib.Path, **changes: object) -> pathlib.Path:
-    """A whole checkpoint of fuzz.py's two weights, and its JSON's members changed."""
-    prefix = folder / "ckpt-70"
-    files = {"ckpt-70.index": fuzz.INDEX, "ckpt-70.data-00000-of-00001": fuzz.DATA}
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    sums = {name: checkpoint_files._file_checksum(folder / name) for name in files}
-    seal(prefix, fuzz.INFO | {"files": sums} | changes)
-    return prefix
-
-
-def seal(prefix: pathlib.Path, info: dict) -> None:
-    info = {name: value for name, value in info.items() if name != "checksum"}
-    text = json.dumps(info | {"checksum": checkpoint_files._checksum(info)})
-    prefix.with_name(prefix.name + ".json").write_text(text)
-
-
-def refuse(prefix: pathlib.Path) -> str:
+def refuse(path: pathlib.Path) -> str:
     """The line with which a checkpoint is refused."""
-    with pytest.raises(checkpoint_files.UnusableCheckpoint) as error:
-        checkpoint.restore(checkpoint_files.read_info(prefix), fuzz.make_shared())
+    with pytest.raises(checkpoint.UnusableCheckpoint) as error:
+        checkpoint.read(path)
     fuzz.check_line(str(error.value))
     return str(error.value)
 
 
-@pytest.mark.parametrize("suffix", ["json", "index", "data-00000-of-00001"])
+@pytest.mark.parametrize("where", ["file", "header", "content", "array"])
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_a_pickle_is_not_unpickled(tmp_path, monkeypatch, suffix, protocol):
-    """Analytic: in each file of a checkpoint, with checksums that fit: refused, and nothing has run."""
+def test_a_pickle_is_not_unpickled(tmp_path, monkeypatch, where, protocol):
+    """Analytic: in any part of a checkpoint, with a checksum that fits: nothing has run."""
     monkeypatch.chdir(tmp_path)
     bomb = pickle.dumps(Bomb(), protocol)
-    prefix = tampered(tmp_path)
-    path = tmp_path / f"ckpt-70.{suffix}"
-    path.write_bytes(bomb)
-    if suffix != "json":
-        sums = {
-            p.name: checkpoint_files._file_checksum(p)
-            for p in tmp_path.iterdir()
-            if p.suffix != ".json"
-        }
-        seal(prefix, fuzz.INFO | {"files": sums})
-    refuse(prefix)
+    path = checkpoint_files.save(tmp_path)
+    header, content, arrays = checkpoint_files.unpack(path.read_bytes())
+    match where:
+        case "file":
+            path.write_bytes(bomb)
+        case "header":
+            path.write_bytes(len(bomb).to_bytes(8, "little") + bomb)
+        case "content":
+            path.write_bytes(checkpoint_files.pack(header, bomb.decode("latin-1"), arrays))
+        case _:
+            arrays = bomb.ljust(-(-len(bomb) // 4) * 4, b"\0")
+            header = {
+                "weights/x": {"dtype": "OBJECT", "shape": [1], "data_offsets": [0, len(arrays)]}
+            }
+            content = checkpoint_files.sealed(header, content, arrays)
+            path.write_bytes(checkpoint_files.pack(header, content, arrays))
+    refuse(path)
     assert not (tmp_path / "exploded").exists()
     pickle.loads(bomb)  # the bomb is a bomb
     assert (tmp_path / "exploded").exists()
 
 
-def test_the_files_of_the_tests_above_are_fine_without_a_bomb(tmp_path):
-    """Analytic: or nothing would have been shown."""
-    shared = fuzz.make_shared()
-    checkpoint.restore(checkpoint_files.read_info(tampered(tmp_path)), shared)
-    np.testing.assert_array_equal(shared.mean_squares["w_kernel"].array, [[0, 1], [2, 3], [4, 5]])
-
-
-@pytest.mark.parametrize(
-    "name", ["/etc/passwd", "../secret", "a/../../secret", "..", ".", "", "secret\0", "other.index"]
-)
-def test_a_name_in_a_json_leads_nowhere(tmp_path, name):
-    """Analytic: a file is read because it is beside the JSON, not because that names it."""
-    (tmp_path / "secret").write_text("s")
-    (tmp_path / "folder").mkdir()
-    prefix = tampered(tmp_path / "folder")
-    opened = []
-    original = checkpoint_files._file_checksum
-    sums = {
-        name: original(tmp_path / "secret"),
-        **{p.name: original(p) for p in prefix.parent.iterdir() if p.suffix != ".json"},
-    }
-    seal(prefix, fuzz.INFO | {"files": sums})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint_files, "_file_checksum", lambda p: opened.append(p) or original(p))
-        refuse(prefix)
-    assert all(path.parent == prefix.parent for path in opened)
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-@pytest.mark.parametrize("suffix", ["json", "index", "data-00000-of-00001"])
-def test_what_has_no_end_is_not_read(tmp_path, kind, suffix):
-    """Analytic: a pipe that nobody writes to, and /dev/zero."""
-    prefix = tampered(tmp_path)
-    path = tmp_path / f"ckpt-70.{suffix}"
-    path.unlink()
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    refuse(prefix)
-    args = tmp_path / "args.json"
-    os.mkfifo(args) if kind == "pipe" else args.symlink_to("/dev/zero")
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_has_no_end_is_not_read(tmp_path, kind):
+    """Analytic: a pipe that nobody writes to, /dev/zero, and a folder in the place of a file."""
+    paths = [tmp_path / "ckpt-70.safetensors", tmp_path / "args.json"]
+    for path in paths:
+        match kind:
+            case "pipe":
+                os.mkfifo(path)
+            case "device":
+                path.symlink_to("/dev/zero")
+            case _:
+                path.mkdir()
+    assert "it is not a file" in refuse(paths[0])
     with pytest.raises(params.BadInput):
         run_folder.read_args(tmp_path)
     with pytest.raises(params.BadInput):
-        plot_runs.read_text(args)
+        reading.read_text(paths[1])
 
 
 def test_what_is_too_large_is_not_read(tmp_path):
-    """Analytic: a JSON of 100 MB; a zipped CSV whose 100 kB would be 100 MB."""
-    prefix = tampered(tmp_path)
-    for path in (tmp_path / "ckpt-70.json", tmp_path / "args.json"):
-        path.touch()
-        os.truncate(path, 10**8)  # takes no room
-    assert "no file of ours" in refuse(prefix)
+    """Analytic: a checkpoint of 8 GB, a JSON of 100 MB; a zipped CSV whose 100 kB would be 100 MB."""
+    path = checkpoint_files.save(tmp_path)
+    os.truncate(path, 2**33)  # takes no room
+    assert "is larger than" in refuse(path)
+    (tmp_path / "args.json").touch()
+    os.truncate(tmp_path / "args.json", 10**8)
     with pytest.raises(params.BadInput, match="no file of ours"):
         run_folder.read_args(tmp_path)
     zipped = tmp_path / "monitor.csv.gz"
     zipped.write_bytes(gzip.compress(bytes(10**8)))
     with pytest.raises(params.BadInput, match="more than"):
-        plot_runs.read_text(zipped)
-
-
-@pytest.mark.parametrize("name", ["steps", "updates", "games", "frames"])
-def test_counters_are_numbers_that_can_be_counted_on(tmp_path, name):
-    """Analytic: none of 400 digits, at which the first division would fail."""
-    counters = fuzz.INFO["counters"]
-    for number in (10**400, 2**63, 10**15, -1, 1.5, True, "7", None):
-        assert "counters" in refuse(tampered(tmp_path, counters=counters | {name: number}))
-    assert checkpoint_files.read_info(tampered(tmp_path, counters=counters | {name: 10**15 - 1}))
+        reading.read_text(zipped)
 
 
 # Names
@@ -268,13 +220,13 @@ def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name
         assert list(tmp_path.iterdir()) == []
         return
     parsed = params.resolve_network(parsed, "vector")
-    folder = run_folder.create(parsed, argv)
+    with contextlib.closing(run_folder.create(parsed, argv)) as made:
+        folder = made.path
     assert folder.parent == pathlib.Path("runs")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-    (made,) = (tmp_path / "runs").iterdir()
-    assert made.name == folder.name
-    assert made.name.isprintable()
-    assert len(made.name) < 200
+    assert list((tmp_path / "runs").iterdir()) == [tmp_path / folder]
+    assert folder.name.isprintable()
+    assert len(folder.name) < 200
     assert run_folder.read_args(folder).params == parsed.params
 
 

@@ -448,13 +448,3 @@ def test_bad_input_gets_one_line_and_status_2(log, monkeypatch, capsys, argument
     for word in words:
         assert word in err
     assert sorted(folder.iterdir()) == before
-
-
-def test_help_is_no_error(capsys):
-    """Analytic: it names every flag."""
-    with pytest.raises(SystemExit) as ending:
-        show_debug_data.main(["--help"])
-    assert ending.value.code == 0
-    out = capsys.readouterr().out
-    for flag in ("--out", "--updates", "--purpose", "log"):
-        assert flag in out

@@ -14,17 +14,18 @@ The lines of one update, in this order:
     bootstrap   observations                      the one after the rollout, for its value
 
 `tf.print`, inside the traced functions, writes every element, integers whole and each float32 with
-enough digits to give the same float32 back: zeros with their sign, infinities, and nan with its
-sign too. Two things are lost: a subnormal becomes a zero of its sign, and nan its payload.
+enough digits to give the same float32 back, zeros with their sign and infinities too. Two things
+are lost: a subnormal becomes a zero of its sign, and one nan is like any other.
 
 A line holds no checksum, because nothing inside a traced function makes one of the text: a digit
 turned into another digit is not noticed. Whatever breaks the form is.
 """
 
+import contextlib
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
@@ -33,9 +34,20 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 MARK = "A3C-DUMP"
-# Memory stays bounded whatever a log holds, below 1 GB; 1,000 steps of Atari frames are as long.
-MAX_LINE_BYTES = 2**27
-PIECE_BYTES = 2**16  # of a line are parsed at a time, for that takes hundred times the room
+# Memory stays bounded whatever a log holds, by 8 times this; 500 steps of Atari frames are as long.
+MAX_LINE_BYTES = 2**26
+# Of each type that is dumped: the form of a number, and the type that it is parsed as, which holds
+# whatever has the form. A float32 by way of float64: with the digits that are written, rounding
+# twice is rounding once.
+_FORMS = {
+    "uint8": (rb"\d{1,3}", np.int16),
+    "int32": (rb"-?\d{1,10}", np.int64),
+    "float32": (rb"-?(?:\d+(?:\.\d+)?(?:e[+-]\d\d)?|inf|nan)", np.float64),
+}
+_NUMBERS = {
+    dtype: (re.compile(rb"(?:%b(?: %b)*+)?" % (form, form)), wide)
+    for dtype, (form, wide) in _FORMS.items()
+}
 
 
 def dump(update: "tf.Tensor", purpose: str, **tensors: "tf.Tensor") -> None:
@@ -44,7 +56,7 @@ def dump(update: "tf.Tensor", purpose: str, **tensors: "tf.Tensor") -> None:
     import tensorflow as tf
 
     for name, tensor in tensors.items():
-        if tensor.dtype.name not in _PARSERS:
+        if tensor.dtype.name not in _NUMBERS:
             raise TypeError(f"{name} is {tensor.dtype.name}, which the debug log has no form for")
         shape = ",".join(map(str, tensor.shape))
         tf.print(
@@ -85,15 +97,11 @@ def read(log: BinaryIO) -> Iterator[Record | Damaged]:
             continue
         try:
             record = _parse(number + 1, line_number, line)
-        except _NotWhole as error:
+        except ValueError as error:
             yield Damaged(line_number, str(error))
         else:
             number += 1
             yield record
-
-
-class _NotWhole(Exception):
-    """Why a line cannot be read."""
 
 
 def _lines(log: BinaryIO) -> Iterator[bytes]:
@@ -119,83 +127,33 @@ def _is_ours(line: bytes) -> bool:
 
 
 def _parse(number: int, line_number: int, line: bytes) -> Record:
+    """ValueError says why it cannot be read."""
     if len(line) == MAX_LINE_BYTES:
-        raise _NotWhole(f"it is longer than {MAX_LINE_BYTES:,} bytes")
-    line = line.rstrip(b"\r\n")
+        raise ValueError(f"it is longer than {MAX_LINE_BYTES:,} bytes")
+    end = len(line.rstrip(b"\r\n")) - 1
     head = _HEAD.match(line)
     if head is None:
-        raise _NotWhole("its head is damaged")
-    if not line.endswith(b"]"):
-        raise _NotWhole("its end is missing")
+        raise ValueError("its head is damaged")
+    if line[end] != ord("]"):
+        raise ValueError("its end is missing")
     update, purpose, name, dtype, sides = (group.decode() for group in head.groups())
-    if dtype not in _PARSERS:
-        raise _NotWhole(f"its dtype {dtype} is none that is dumped")
+    if dtype not in _NUMBERS:
+        raise ValueError(f"its dtype {dtype} is none that is dumped")
     shape = tuple(int(side) for side in sides.split(",")) if sides else ()
-    try:
-        pieces = _pieces(line, head.end(), len(line) - 1)
-        array = np.concatenate([_PARSERS[dtype](piece) for piece in pieces])
-    except (ValueError, ArithmeticError):
-        raise _NotWhole(f"something in it is no {dtype}") from None
+    array = _parse_numbers(line[head.end() : end], dtype)
     if math.prod(shape) != array.size:
-        raise _NotWhole(f"it has {array.size} elements where its shape has {math.prod(shape)}")
-    try:
-        array = array.reshape(shape)
-    except ValueError:  # of no elements, but of sides that no array has
-        raise _NotWhole("its shape is none that an array can have") from None
-    return Record(number, line_number, int(update), purpose, name, array)
+        raise ValueError(f"it has {array.size} elements where its shape has {math.prod(shape)}")
+    # Without elements, ValueError where no array has such sides.
+    return Record(number, line_number, int(update), purpose, name, array.reshape(shape))
 
 
-def _pieces(line: bytes, start: int, end: int) -> Iterator[bytes]:
-    """The text between two places of a line, parted at blanks; ValueError where it ends in one."""
-    first = start
-    while end - start > PIECE_BYTES and (blank := line.find(b" ", start + PIECE_BYTES, end)) >= 0:
-        yield line[start:blank]
-        start = blank + 1
-    if first < start == end:
-        raise ValueError
-    yield line[start:end]
-
-
-def _parse_uint8(text: bytes) -> np.ndarray:
-    """Whole numbers from 0 to 255, one blank between them.
-
-    Nearly all of a log is pixels, and by way of Python's integers they take nine times as long.
-    """
-    characters = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(np.append(characters, ord(" ")) == ord(" "))
-    n_digits = np.diff(ends, prepend=-1) - 1
-    if not text:
-        return np.empty(0, np.uint8)
-    # Below "0" wraps round to above 9.
-    digits = characters - np.uint8(ord("0"))
-    if n_digits.min() < 1 or n_digits.max() > 3 or np.count_nonzero(digits > 9) >= len(ends):
-        raise ValueError
-    numbers = digits[ends - 1].astype(np.uint16)
-    for place in (1, 2):
-        # Where a number is shorter, what the index points at does not count; but it must exist.
-        index = np.maximum(ends - 1 - place, 0)
-        numbers += np.where(n_digits > place, digits[index], 0) * np.uint16(10**place)
-    if numbers.max() > 255:
-        raise ValueError
-    return numbers.astype(np.uint8)
-
-
-def _parse_with(convert: Callable[[bytes], float], dtype: type, form: bytes) -> Callable:
-    """A parser of few numbers; Python alone would read 1_0 and +1 as well."""
-    numbers = re.compile(rb"(?:%b(?: %b)*)?" % (form, form))
-
-    def parse(text: bytes) -> np.ndarray:
-        if not numbers.fullmatch(text):
-            raise ValueError
-        with np.errstate(over="raise"):  # a number that float32 does not hold
-            return np.array([convert(number) for number in text.split()], dtype)
-
-    return parse
-
-
-_PARSERS: dict[str, Callable[[bytes], np.ndarray]] = {
-    "uint8": _parse_uint8,
-    "int32": _parse_with(int, np.int32, rb"-?\d+"),
-    # By way of float64: with the digits that are written, rounding twice is rounding once.
-    "float32": _parse_with(float, np.float32, rb"-?(?:\d+(?:\.\d+)?(?:e[+-]\d\d)?|inf|nan)"),
-}
+def _parse_numbers(text: bytes, dtype: str) -> np.ndarray:
+    form, wide = _NUMBERS[dtype]
+    # The form, because NumPy would take more; a float32 that is too large raises.
+    with contextlib.suppress(FloatingPointError), np.errstate(over="raise"):
+        if form.fullmatch(text):
+            numbers = np.fromstring(text, wide, sep=" ")
+            array = numbers.astype(dtype)
+            if array.dtype.kind == "f" or np.array_equal(array, numbers):
+                return array
+    raise ValueError(f"something in it is no {dtype}")

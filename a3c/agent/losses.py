@@ -43,16 +43,17 @@ class Losses(NamedTuple):
 
 
 def a3c_losses(
-    logits: tf.Tensor,
+    log_probabilities: tf.Tensor,
+    entropies: tf.Tensor,
     values: tf.Tensor,
-    actions: tf.Tensor,
     returns: tf.Tensor,
     *,
     entropy_bonus: float,
     value_loss_coef: float,
     loss_reduction: str,
 ) -> Losses:
-    """Losses of one rollout: logits (T, K, n_actions); values, actions and returns (T, K).
+    """Losses of one rollout, whose every argument is (T, K): log π(a|s) and H(π(s)), as `policy` has
+    them, V(s) and R.
 
     Paper §4, and §8 for the entropy bonus β. The paper's pseudo-code writes the value loss as (R −
     V)² and leaves its weight open; OCD A3C and PFRL take c_v·½(R − V)² with c_v = 0.5, as here.
@@ -61,10 +62,6 @@ def a3c_losses(
     # The returns are what was observed, whoever made the bootstrap: no gradient flows into them.
     returns = tf.stop_gradient(returns)
     advantages = returns - values
-    # log_softmax stays finite for any finite logits; 0 · log 0 comes out as 0, as entropy wants it.
-    log_probabilities = tf.nn.log_softmax(logits)
-    entropies = -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=-1)
-    neg_log_taken = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=actions, logits=logits)
-    policy = reduce(neg_log_taken * tf.stop_gradient(advantages) - entropy_bonus * entropies)
+    policy = reduce(-log_probabilities * tf.stop_gradient(advantages) - entropy_bonus * entropies)
     value = reduce(value_loss_coef * 0.5 * tf.square(advantages))
     return Losses(policy, value, policy + value, tf.reduce_mean(entropies), advantages)

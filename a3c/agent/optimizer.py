@@ -10,29 +10,11 @@ smaller.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-
-class Product(NamedTuple):
-    """A gradient leftᵀ @ right that is not written down: of a large kernel, in a rollout of few rows."""
-
-    left: tf.Tensor  # (B, n)
-    right: tf.Tensor  # (B, m)
-
-    def squared_norm(self) -> tf.Tensor:
-        """Of the product's entries, without having them."""
-        grams = [tf.matmul(x, x, transpose_b=True) for x in self]
-        return tf.maximum(tf.reduce_sum(grams[0] * grams[1]), 0.0)  # rounding may give less
-
-    def multiplied(self) -> tf.Tensor:
-        """The product as a sum over rows, which a compiler makes part of what is done with it."""
-        rows = zip(tf.unstack(self.left), tf.unstack(self.right), strict=True)
-        return tf.add_n([x[:, None] * y[None, :] for x, y in rows])
-
-
-Gradient: TypeAlias = tf.Tensor | Product
+from a3c.agent import kernels
+from a3c.agent.kernels import Gradient
 
 
 def learning_rate(
@@ -50,12 +32,7 @@ def clipping_factor(gradients: Sequence[Gradient], max_norm: float) -> tuple[tf.
     A norm that is not finite raises InvalidArgumentError here, before anything that needs the
     factor can run.
     """
-    arrays = [gradient for gradient in gradients if not isinstance(gradient, Product)]
-    norm = tf.linalg.global_norm(arrays)
-    for product in gradients:
-        if isinstance(product, Product):
-            norm = tf.sqrt(tf.square(norm) + product.squared_norm())
-    norm = tf.debugging.check_numerics(norm, "gradient not finite")
+    norm = tf.debugging.check_numerics(kernels.global_norm(gradients), "gradient not finite")
     return max_norm / tf.maximum(norm, max_norm), norm
 
 

@@ -5,29 +5,33 @@ What is locked, and why:
 - **An update is atomic, and none is lost.** It is one compiled program, and TensorFlow holds the
   mutexes of all variables that such a program names from its start to its end. (It promises that
   nowhere; what counts is the test that loses nothing.) The paper's Hogwild updates take no locks
-  (§4); on a CPU with caches locks cost next to nothing, and "were updates lost?" has an answer.
-- **A copy is of one moment**, since the update that a worker makes also writes its copy. What is
-  not locked is the time until the next: meanwhile the others' updates go on, and the copy ages.
-  That is the asynchrony A3C is made of, and training tolerates it.
+  (§4); on a CPU with caches locks cost next to nothing.
+- **A copy is of one moment**, since the update that a worker makes also writes its copy. Until its
+  next update the others' go on, and the copy ages. That is the asynchrony that A3C is made of.
 - **The counters have one lock**, so steps and updates are exact.
 - **The gate** is a door that all updates pass and that the main thread can shut: while it is shut,
   no update is under way and none is counted, so what is copied then is of one moment.
 """
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import optimizer
+from a3c.agent import kernels, optimizer
+from a3c.agent.kernels import Gradient
+from a3c.contract import Counts, Snapshot
+from a3c.settings.params import Params
+
+T = TypeVar("T")
 
 
 class Gate:
-    """Many may pass at once; `shut()` waits until nobody is inside and keeps everybody out."""
+    """Many may pass at once; `shut()`, for the main thread alone, waits until nobody is inside and
+    keeps everybody out."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -48,7 +52,6 @@ class Gate:
     @contextlib.contextmanager
     def shut(self) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_shut)
             self._is_shut = True
             self._changed.wait_for(lambda: self._n_inside == 0)
         try:
@@ -57,15 +60,6 @@ class Gate:
             with self._changed:
                 self._is_shut = False
                 self._changed.notify_all()
-
-
-class Counts(NamedTuple):
-    """How far a run is. Steps are agent steps that an update has learned from."""
-
-    steps: int = 0
-    updates: int = 0
-    games: int = 0
-    frames: int = 0
 
 
 class Counters:
@@ -81,7 +75,7 @@ class Counters:
         self._n_steps_in_all = n_steps_in_all
         self._n_reserved = counts.steps
         self._counts = counts
-        self._lag_sum = self._lag_max = self._n_lags = 0
+        self._lags: list[int] = []  # of the updates since they were last taken
 
     def reserve(self, n_steps: int) -> bool:
         """True, and the steps are the caller's, unless the run has all the steps that it wants."""
@@ -101,10 +95,7 @@ class Counters:
     ) -> Counts:
         """Count one update, made under weights copied when n_updates_at_copy had been counted."""
         with self._lock:
-            lag = self._counts.updates - n_updates_at_copy
-            self._lag_sum += lag
-            self._lag_max = max(self._lag_max, lag)
-            self._n_lags += 1
+            self._lags.append(self._counts.updates - n_updates_at_copy)
             self._counts = self._counts._replace(
                 steps=self._counts.steps + n_steps,
                 updates=self._counts.updates + 1,
@@ -120,9 +111,8 @@ class Counters:
     def take_policy_lag(self) -> tuple[float, float]:
         """Mean and maximum policy lag of the updates since the last call; NaN without any."""
         with self._lock:
-            n, total, largest = self._n_lags, self._lag_sum, self._lag_max
-            self._lag_sum = self._lag_max = self._n_lags = 0
-        return (total / n, float(largest)) if n else (float("nan"), float("nan"))
+            lags, self._lags = self._lags, []
+        return (float(np.mean(lags)), float(max(lags))) if lags else (float("nan"), float("nan"))
 
 
 class SharedState:
@@ -131,26 +121,50 @@ class SharedState:
     def __init__(
         self,
         weights: Mapping[str, np.ndarray],
-        *,
-        rmsprop_initial: float,
-        rmsprop_decay: float,
-        rmsprop_epsilon: float,
-        max_grad_norm: float,
-        counters: Counters,
+        params: Params,
+        counts: Counts = Counts(),  # noqa: B008 (immutable)
     ) -> None:
         self.weights = {name: tf.Variable(value, name=name) for name, value in weights.items()}
+        start = np.float32(params.rmsprop_initial)
         self.mean_squares = {
-            name: tf.Variable(tf.fill(value.shape, np.float32(rmsprop_initial)), name=f"{name}_ms")
+            name: tf.Variable(tf.fill(value.shape, start), name=f"{name}_ms")
             for name, value in weights.items()
         }
-        self._decay, self._epsilon = rmsprop_decay, rmsprop_epsilon
-        self.max_grad_norm = max_grad_norm
-        self.counters = counters
+        self.counters = Counters(params.n_steps, counts)
         self.gate = Gate()
+        self._params = params
+        # Clipping, TensorFlow's own RMSProp kernel and the copy passed over memory five times, and
+        # took 8 ms for nature's 1.7 million weights. One compiled pass takes 3.
+        self._compiled_update = tf.function(self._update, jit_compile=True)
+
+    def snapshot(self, read: Callable[[], T]) -> tuple[Snapshot, T]:
+        """A copy of all of one moment, and what `read` gives at that moment: it is called while the
+        gate is shut. Workers wait only while these two things are done.
+        """
+        with self.gate.shut():
+            also = read()
+            weights, mean_squares = (
+                {name: variable.numpy() for name, variable in part.items()}
+                for part in (self.weights, self.mean_squares)
+            )
+            return Snapshot(self.counters.read(), weights, mean_squares), also
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take over a snapshot's weights, and its statistics if it has some; not its counts, which
+        this state was made with. No worker may run yet. ValueError where it is another network's.
+        """
+        for variables, arrays in (
+            (self.weights, snapshot.weights),
+            (self.mean_squares, snapshot.mean_squares or self.mean_squares),
+        ):
+            if different := variables.keys() ^ arrays.keys():
+                raise ValueError(f"only one side has {', '.join(sorted(different))}")
+            for name, variable in variables.items():
+                variable.assign(arrays[name])
 
     def apply(
         self,
-        gradients: Mapping[str, optimizer.Gradient],
+        gradients: Mapping[str, Gradient],
         learning_rate: tf.Tensor,
         local: Mapping[str, tf.Variable],
     ) -> tf.Tensor:
@@ -158,37 +172,28 @@ class SharedState:
 
         For tracing.
         """
-        factor, norm = optimizer.clipping_factor(list(gradients.values()), self.max_grad_norm)
-        self._update(gradients, factor, learning_rate, local)
+        factor, norm = optimizer.clipping_factor(
+            list(gradients.values()), self._params.max_grad_norm
+        )
+        self._compiled_update(gradients, factor, learning_rate, local)
         return norm
 
-    @functools.cached_property
-    def _update(self) -> Callable:
-        """All that is done to the shared variables, compiled into one pass over memory.
-
-        Clipping, TensorFlow's own RMSProp kernel and the copy passed over them five times, and took
-        8 ms for nature's 1.7 million weights where this takes 3.
-        """
-
-        def update(
-            gradients: Mapping[str, optimizer.Gradient],
-            factor: tf.Tensor,
-            learning_rate: tf.Tensor,
-            local: Mapping[str, tf.Variable],
-        ) -> None:
-            for name, gradient in gradients.items():
-                if isinstance(gradient, optimizer.Product):
-                    gradient = gradient.multiplied()
-                theta, mean_square = optimizer.rmsprop_step(
-                    self.weights[name],
-                    self.mean_squares[name],
-                    factor * gradient,
-                    learning_rate=learning_rate,
-                    decay=self._decay,
-                    epsilon=self._epsilon,
-                )
-                self.mean_squares[name].assign(mean_square)
-                self.weights[name].assign(theta)
-                local[name].assign(theta)
-
-        return tf.function(update, jit_compile=True)
+    def _update(
+        self,
+        gradients: Mapping[str, Gradient],
+        factor: tf.Tensor,
+        learning_rate: tf.Tensor,
+        local: Mapping[str, tf.Variable],
+    ) -> None:
+        for name, gradient in gradients.items():
+            theta, mean_square = optimizer.rmsprop_step(
+                self.weights[name],
+                self.mean_squares[name],
+                factor * kernels.multiplied(gradient),
+                learning_rate=learning_rate,
+                decay=self._params.rmsprop_decay,
+                epsilon=self._params.rmsprop_epsilon,
+            )
+            self.mean_squares[name].assign(mean_square)
+            self.weights[name].assign(theta)
+            local[name].assign(theta)

@@ -1,4 +1,4 @@
-"""Helps to see: numbers drawn on frames, a stack spread out, every frame shown to a watcher."""
+"""Layers that help to see: numbers drawn on frames, and every frame shown to a watcher."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,29 +8,20 @@ import gymnasium
 import numpy as np
 
 
-class NumberFrames(gymnasium.Wrapper):
+class NumberFrames(gymnasium.ObservationWrapper):
     """Draws each frame's number within its game on the frame: 0 is the one of the reset."""
 
-    def __init__(self, env: gymnasium.Env) -> None:
-        super().__init__(env)
-        self._n_frames = 0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset, and count from 0 again."""
-        frame, info = self.env.reset(seed=seed, options=options)
         self._n_frames = 0
-        return draw_number(frame, 0), info
+        return super().reset(**given)
 
-    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
-        """Step one frame."""
-        frame, reward, terminated, truncated, info = self.env.step(action)
+    def observation(self, observation: np.ndarray) -> np.ndarray:
         self._n_frames += 1
-        return draw_number(frame, self._n_frames), reward, terminated, truncated, info
+        return draw_number(observation, self._n_frames - 1)
 
 
-class WatchFrames(gymnasium.Wrapper):
+class WatchFrames(gymnasium.ObservationWrapper):
     """Calls `see` with every frame as a person would see it, those of a random start included.
 
     `picture` makes it of an observation, or of what it knows itself.
@@ -46,19 +37,9 @@ class WatchFrames(gymnasium.Wrapper):
         self._see = see
         self._picture = picture
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset and show the first frame."""
-        observation, info = self.env.reset(seed=seed, options=options)
+    def observation(self, observation: Any) -> Any:
         self._see(self._picture(observation))
-        return observation, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step and show one frame."""
-        result = self.env.step(action)
-        self._see(self._picture(result[0]))
-        return result
+        return observation
 
 
 def draw_number(frame: np.ndarray, number: int) -> np.ndarray:
@@ -86,8 +67,3 @@ def draw_number(frame: np.ndarray, number: int) -> np.ndarray:
         image, text, (left, bottom), cv2.FONT_HERSHEY_SIMPLEX, scale, (255, 255, 255), thickness
     )
     return image
-
-
-def spread_stack(observation: np.ndarray) -> np.ndarray:
-    """Return a stack (height, width, n) as one image (height, n * width), oldest on the left."""
-    return np.concatenate(np.moveaxis(observation, -1, 0), axis=1)

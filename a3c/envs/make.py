@@ -1,10 +1,7 @@
-"""Makes one environment, with all of its layers.
+"""Makes one environment, with all of its layers, in the order of the lines in `_preprocess`.
 
-The order of the layers is the order of the lines in `_preprocess`. Every random draw of
-environment number `env` of a worker derives from the run's seed, these two numbers and the number
-of the game; see seeding.py.
-
-Nothing here imports TensorFlow, so neither do the environment processes, which load this module.
+Every random draw of environment number `env` of a worker derives from the run's seed, these two
+numbers and the number of the game; see machine/seeding.py.
 """
 
 import contextlib
@@ -12,10 +9,10 @@ import dataclasses
 import difflib
 import importlib
 import itertools
-import pathlib
+import multiprocessing
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import ale_py
 import gymnasium
@@ -23,9 +20,11 @@ import numpy as np
 from ale_py.env import AtariEnv
 from gymnasium.wrappers import DtypeObservation
 
+from a3c.contract import EnvDescription
 from a3c.envs import debug_wrappers, screen, wrappers
-from a3c.envs.score import Game, Monitor
+from a3c.envs.score import Score
 from a3c.machine import seeding
+from a3c.settings.params import Params
 
 ATARI = "ale_py.env:AtariEnv"
 SUPPORTED = (
@@ -38,45 +37,9 @@ class UnsupportedEnv(Exception):
     """An environment that cannot be trained on, and why, in one line."""
 
 
-@dataclasses.dataclass(frozen=True)
-class EnvSettings:
-    """Everything that a process needs to make its environment."""
-
-    env_id: str
-    seed: int
-    preprocessing: str = "generic"
-    max_n_noops: int = 30
-    clip_rewards: bool = True
-    end_on_life_loss: bool = True
-    number_frames: bool = False
-    monitor_dir: str | None = None
-    t_start: float = 0.0
-
-    def in_run(self, monitor_dir: str, t_start: float) -> "EnvSettings":
-        """Return the settings of a run that began at `t_start`, with the folder for its scores."""
-        return dataclasses.replace(self, monitor_dir=monitor_dir, t_start=t_start)
-
-    def monitor_path(self, worker: int, env: int) -> pathlib.Path | None:
-        """Return the file for one environment's scores, if they are to be kept."""
-        if self.monitor_dir is None:
-            return None
-        return pathlib.Path(self.monitor_dir) / f"{worker}.{env}.monitor.csv"
-
-
-class EnvDescription(NamedTuple):
-    """What the network and the run folder must know of an environment."""
-
-    kind: str  # "image" or "vector"
-    observation_shape: tuple[int, ...]
-    observation_dtype: str
-    n_actions: int
-    action_meanings: tuple[str, ...]
-    sticky_actions: float
-
-
-def describe_env(settings: EnvSettings) -> EnvDescription:
+def describe_env(params: Params) -> EnvDescription:
     """Build one environment, look at it, close it; UnsupportedEnv if it cannot be trained on."""
-    with contextlib.closing(make_env(settings)) as env:
+    with contextlib.closing(make_env(params)) as env:
         assert isinstance(env.action_space, gymnasium.spaces.Discrete)
         assert env.observation_space.shape is not None
         emulator: Any = env.unwrapped
@@ -95,32 +58,31 @@ def describe_env(settings: EnvSettings) -> EnvDescription:
 
 
 def make_env(
-    settings: EnvSettings,
+    params: Params,
     worker: int = 0,
     env: int = 0,
     first_game: int = 0,
     see: Callable[[np.ndarray], None] | None = None,
-    unwritten: Sequence[Game] = (),
 ) -> gymnasium.Env:
     """Make environment `env` of worker `worker`; its first reset starts game `first_game`.
 
-    `see` is called with every frame in colour; `unwritten` are games that its file lacks.
+    `see` is called with every frame in colour.
     """
-    base = _make_base(settings.env_id)
-    is_image = _check_supported(settings, base)
-    if see is not None and not is_image:
-        base = _make_rendering(settings.env_id, base)
-    path = settings.monitor_path(worker, env)
-    monitor = Monitor(
-        base, settings.env_id, path, settings.t_start, not is_image, unwritten=unwritten
-    )
-    key = (settings.seed, worker, env, first_game)
+    base = _make_base(params.env_id)
+    is_image = _check_supported(params, base)
+    if see is not None and not is_image:  # an environment is told to draw when it is made
+        base.close()
+        if "rgb_array" not in base.metadata.get("render_modes", ()):
+            raise UnsupportedEnv(f"{params.env_id} cannot be shown: it draws no pictures")
+        base = _make_base(params.env_id, render_mode="rgb_array")
+    score = Score(base, worker, env, counts_own_steps=not is_image)
+    key = (params.seed, worker, env, first_game)
     seeds = _emulator_seeds(*key, every_game=not isinstance(base.unwrapped, AtariEnv))
-    seeded: gymnasium.Env = wrappers.SeedGames(monitor, seeds)
+    seeded: gymnasium.Env = wrappers.SeedGames(score, seeds)
     if see is not None:
         seeded = debug_wrappers.WatchFrames(seeded, see, _picture_of(base, is_image))
     if is_image:
-        return _preprocess(seeded, settings, _n_noops(*key, settings.max_n_noops), monitor)
+        return _preprocess(seeded, params, _n_noops(*key, params.max_n_noops), score)
     if base.observation_space.dtype == np.float32:
         return seeded
     with warnings.catch_warnings():  # Of the bounds' loss of precision.
@@ -129,29 +91,30 @@ def make_env(
 
 
 def _preprocess(
-    env: gymnasium.Env, settings: EnvSettings, n_noops: Iterator[int], monitor: Monitor
+    env: gymnasium.Env, params: Params, n_noops: Iterator[int], score: Score
 ) -> gymnasium.Env:
     emulator: Any = env.unwrapped
+    numbers_frames = params.debug and not params.no_frame_numbers
     in_numbers = False
     if _is_atari(env):
         # What looks at colours needs RGB, and so do the games in colours that are not ours.
-        plain = settings.preprocessing == "generic" and not settings.number_frames
+        plain = params.preprocessing == "generic" and not numbers_frames
         in_numbers = plain and screen.has_ntsc_colours(emulator.ale)
         layer = screen.ColourNumbers if in_numbers else screen.Rgb
         env = layer(env, emulator.ale)
-    if settings.number_frames:
+    if numbers_frames:
         env = debug_wrappers.NumberFrames(env)
     env = wrappers.RandomStart(env, n_noops)
-    if settings.preprocessing == "pong":
+    if params.preprocessing == "pong":
         env = wrappers.ExtractPongFeatures(env)
     else:
         env = wrappers.Max(env, screen.luminance_of_maximum if in_numbers else np.maximum)
         env = wrappers.ExtractLuminanceAndScale(env)
-    env = wrappers.FrameSkip(env, on_decision=monitor.count_decision)
+    env = wrappers.FrameSkip(env, on_decision=score.count_decision)
     env = wrappers.FrameStack(env)
-    if settings.end_on_life_loss:
+    if not params.no_end_on_life_loss:
         env = wrappers.EndEpisodeOnLifeLoss(env, emulator.ale)
-    if settings.clip_rewards:
+    if not params.no_clip_rewards:
         env = wrappers.ClipRewards(env)
     return env
 
@@ -170,21 +133,13 @@ def _emulator_seeds(
 ) -> Iterator[int | None]:
     """Yield the emulator's seed for one game after the other, or for the first game only.
 
-    A seeded reset of an Atari game reloads its ROM, 150 ms against 6 ms, and only the sticky
-    actions of v5 draw from the stream: there, once is enough.
+    A seeded reset of an Atari game reloads its ROM (150 ms against 6 ms), and only the sticky
+    actions of v5 draw from the stream, so there once is enough.
     """
     for game in itertools.count(first_game):
         key = (run_seed, seeding.Purpose.EMULATOR, worker, env, game)
         wanted = every_game or game == first_game
         yield int(seeding.seed_sequence(*key).generate_state(1)[0]) if wanted else None
-
-
-def _make_rendering(env_id: str, base: gymnasium.Env) -> gymnasium.Env:
-    """Make it anew, so that it draws what its numbers say."""
-    base.close()
-    if "rgb_array" not in base.metadata.get("render_modes", ()):
-        raise UnsupportedEnv(f"{env_id} cannot be shown: it draws no pictures")
-    return _make_base(env_id, render_mode="rgb_array")
 
 
 def _picture_of(base: gymnasium.Env, is_image: bool) -> Callable[[Any], Any]:
@@ -205,8 +160,8 @@ def _make_base(env_id: str, **kwargs: Any) -> gymnasium.Env:
     try:
         if module:
             importlib.import_module(module)
-        # A copy: the registry's own spec must keep its settings for everybody else. Made by its
-        # spec, an old id also brings no remark that there is a newer one.
+        # A copy, for the registry's own must keep its settings. Made by its spec, an old id also
+        # brings no remark that there is a newer one.
         spec = dataclasses.replace(gymnasium.spec(name))
     except (ImportError, TypeError, ValueError, gymnasium.error.Error) as error:
         raise UnsupportedEnv(_explain_unknown(env_id, error)) from error
@@ -215,7 +170,7 @@ def _make_base(env_id: str, **kwargs: Any) -> gymnasium.Env:
     if spec.entry_point == ATARI:
         if spec.kwargs.get("obs_type", "rgb") != "rgb":
             raise UnsupportedEnv(f"{env_id} shows no frames: {SUPPORTED}")
-        # The cheapest, and nobody sees it: colours.py takes the screen from the emulator itself.
+        # The cheapest, and nobody sees it: screen.py takes the screen from the emulator itself.
         kwargs["obs_type"] = "ram"
         if spec.namespace == "ALE":
             kwargs["frameskip"] = 1
@@ -230,6 +185,8 @@ def _make_base(env_id: str, **kwargs: Any) -> gymnasium.Env:
 def _explain_unknown(env_id: str, error: Exception) -> str:
     if not isinstance(error, gymnasium.error.Error):
         return f"{env_id}: {_one_line(error)}"
+    if multiprocessing.parent_process() is not None:
+        return f"unknown environment {env_id}: what your own program registers is named module:Id"
     name = env_id.rpartition(":")[2]
     by_lower_case = {known.lower(): known for known in gymnasium.registry}
     nearest = difflib.get_close_matches(name.lower(), by_lower_case, n=3, cutoff=0.5)
@@ -241,35 +198,29 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _check_supported(settings: EnvSettings, env: gymnasium.Env) -> bool:
+def _check_supported(params: Params, env: gymnasium.Env) -> bool:
     """Return whether observations are images; UnsupportedEnv if not these and not vectors."""
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
-        raise UnsupportedEnv(f"{settings.env_id} has actions {actions}: {SUPPORTED}")
-    shape, dtype = _shape_and_dtype(env)
+        raise UnsupportedEnv(f"{params.env_id} has actions {actions}: {SUPPORTED}")
+    emulator: Any = env.unwrapped
+    shape: tuple[int, ...] = observations.shape or ()
+    dtype: Any = observations.dtype
+    if _is_atari(env):  # as our layers see it
+        shape, dtype = (*emulator.ale.getScreenDims(), 3), np.uint8
     is_vector = len(shape) == 1 and np.issubdtype(dtype, np.floating)
     is_frame = len(shape) == 3 and shape[2] == 3 and dtype == np.uint8
-    if not is_vector and not (is_frame and _is_like_atari(env.unwrapped)):
-        raise UnsupportedEnv(f"{settings.env_id} has observations {observations}: {SUPPORTED}")
-    if settings.preprocessing == "pong" and shape != (210, 160, 3):
+    if not is_vector and not (is_frame and _is_like_atari(emulator)):
+        raise UnsupportedEnv(f"{params.env_id} has observations {observations}: {SUPPORTED}")
+    if params.preprocessing == "pong" and shape != (210, 160, 3):
         raise UnsupportedEnv(
-            f"--preprocessing pong is for frames of Pong, not for {settings.env_id}'s observations"
+            f"--preprocessing pong is for frames of Pong, not for {params.env_id}'s observations"
         )
     return is_frame
 
 
-def _shape_and_dtype(env: gymnasium.Env) -> tuple[tuple[int, ...], Any]:
-    """Of observations as our layers see them; no shape where there are no arrays."""
-    if _is_atari(env):
-        emulator: Any = env.unwrapped
-        return (*emulator.ale.getScreenDims(), 3), np.uint8
-    if isinstance(env.observation_space, gymnasium.spaces.Box):
-        return env.observation_space.shape, env.observation_space.dtype
-    return (), None
-
-
 def _is_atari(env: gymnasium.Env) -> bool:
-    """Return whether this is a game of the emulator as it is, with nothing of others' around it."""
+    """Return whether this is a game of the emulator, with no wrapper of others around it."""
     return env.spec is not None and env.spec.entry_point == ATARI
 
 

@@ -1,113 +1,137 @@
 """The environments of one worker, which it steps together, in processes of their own.
 
-What breaks is replaced here, so that a worker sees a step without reward or end, and is told.
+A process that breaks is replaced; its worker sees a step without reward or end, and is told.
 """
 
 import collections
-import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from a3c.envs.make import EnvDescription, EnvSettings, make_env
-from a3c.envs.process import EnvError, EnvProcess, Host, RestartLimit
-from a3c.envs.score import Game, cut_back, read_n_rows
-from a3c.envs.serve import Answer, SharedObservations
+from a3c.contract import EnvDescription, Game, Replaced, Step
+from a3c.envs.make import make_env
+from a3c.envs.process import EnvError, EnvProcess, Host
+from a3c.envs.serve import RESET, STEP, SharedMemory
+from a3c.machine import cores
+from a3c.settings.params import Params
+
+# The fork server takes no more files with one process than 256, two of each worker.
+MOST_IN_A_HOST = 64
+WORKERS_A_CORE_TO_SHARE = 2  # with fewer, those of one process wait for each other
 
 
-class GameResult(NamedTuple):
-    """One game that really ended, as Monitor saw it."""
+class RestartLimit:
+    """How many processes of a run may break within a minute; safe in any thread."""
 
-    worker: int
-    env: int
-    score: float
-    length: int
-    seconds: float
+    def __init__(self, n: int = 10, seconds: float = 60.0) -> None:
+        self._lock = threading.Lock()
+        self._seconds = seconds
+        self._latest: collections.deque[float] = collections.deque(maxlen=n)
+        self._counted: weakref.WeakSet[Host] = weakref.WeakSet()
 
-
-class Replaced(NamedTuple):
-    """A process that broke; the games of its environments were abandoned for new ones."""
-
-    envs: Sequence[int]
-    why: str
-
-
-class StepResult(NamedTuple):
-    """What a step of K environments brought, besides observations; arrays are (K,)."""
-
-    rewards: np.ndarray  # float32
-    terminated: np.ndarray  # bool
-    truncated: np.ndarray  # bool
-    games: list[GameResult]
-    replaced: Sequence[Replaced] = ()  # since the last step; they got no reward and no end now
+    def allows_one_more(self, broken: Host) -> bool:
+        """Count one that broke, unless too many did; each worker that it served asks, it counts once."""
+        with self._lock:
+            if broken in self._counted:
+                return True
+            now = time.monotonic()
+            is_full = len(self._latest) == self._latest.maxlen
+            if is_full and now - self._latest[0] < self._seconds:
+                return False
+            self._latest.append(now)
+            self._counted.add(broken)
+            return True
 
 
-class EnvProcesses:
-    """The K environments of one worker, stepped together, in processes of their own.
+class Fleet:
+    """What the pools of a run have in common; by default, what one environment by itself needs.
 
-    Used by one thread at a time. With a `restart_limit`, a process that dies, hangs or raises is
-    replaced: a new one begins new games in its environments' place, and the next step says so.
-    What the broken one was asked for is lost, a game that ended just then included, whose row is
-    taken out of the monitor file again. Without a limit, or beyond it, a broken process is an EnvError,
-    after which only `close` makes sense.
-
-    observations: (n_slots, K, *shape), shared memory: `step(actions, slot)` fills one slot.
-    final_observations: (K, *shape): where an episode was truncated in the last step, its true last
-        observation (the slot already holds the first of the next episode).
-    n_frames: frames stepped so far, resets included (vectors: steps).
-    next_games: of each environment, the number of the game with which a run that stopped here would
-        go on: the one under way where no step of it has been taken, else the one after it.
+    Once `is_stopped`, waiting for an answer ends with `Stopped`. Without a `restart_limit`, what
+    breaks is not replaced.
     """
 
     def __init__(
         self,
-        settings: EnvSettings,
+        n_workers: int = 1,
+        n_envs: int = 1,
+        timeout_seconds: float = 60.0,
+        is_stopped: Callable[[], bool] = lambda: False,
+        restart_limit: RestartLimit | None = None,
+    ) -> None:
+        """`n_envs` is of each worker."""
+        self.timeout_seconds = timeout_seconds
+        self.is_stopped = is_stopped
+        self.restart_limit = restart_limit
+        # As many as let all workers together use every core, and no more. A process that steps
+        # several environments finds its code and data in the caches for all but the first: eight
+        # in one process take a fifth less time each than in eight processes.
+        self.n_processes_each = min(n_envs, math.ceil(cores.n_usable() / n_workers))
+        self.hosts = _hosts(n_workers, self.n_processes_each)
+        # As many as are started, and as there may be once each worker has its own, after faults.
+        self.n_processes = len({*self.hosts.values()}) or n_workers * self.n_processes_each
+        self.most_processes = n_workers * self.n_processes_each
+
+
+def _hosts(n_workers: int, n_processes_each: int) -> Mapping[int, Host]:
+    """Where each worker needs one process only and there are many workers, they share one a core,
+    whose caches then stay warm.
+    """
+    n_hosts = max(cores.n_usable(), math.ceil(n_workers / MOST_IN_A_HOST))
+    if n_processes_each > 1 or n_workers < WORKERS_A_CORE_TO_SHARE * n_hosts:
+        return {}
+    shares = [share.tolist() for share in np.array_split(range(n_workers), n_hosts)]
+    return {worker: host for share in shares for host in [Host(len(share))] for worker in share}
+
+
+class Pool:
+    """The K environments of one worker, stepped together, in processes of their own.
+
+    It is what `contract.Environments` describes, and is used by one thread at a time. With the
+    fleet's `restart_limit`, a process that dies, hangs or raises is replaced: a new one begins new
+    games in its environments' place. What the broken one was asked for is lost, a game that ended
+    just then included. Without a limit, or beyond it, a broken process is an EnvError, after which
+    only `take_replaced` and `close` make sense.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        description: EnvDescription,
         worker: int,
         n_envs: int,
-        description: EnvDescription,
         n_slots: int,
-        timeout_seconds: float = 60.0,
-        first_games: Sequence[int] | None = None,
-        restart_limit: RestartLimit | None = None,
-        is_stopped: Callable[[], bool] = lambda: False,
-        n_processes: int | None = None,
-        host: Host | None = None,
-        is_taken_over: Callable[[], bool] = lambda: False,
+        first_games: Sequence[int],
+        fleet: Fleet,
     ) -> None:
-        """Start the processes; they build their environments after this has returned.
-
-        Environments are spread over `n_processes`, or each has its own; with a `host`, all are in
-        that, with those of other workers. What they do does not depend on it.
-        Once `is_stopped`, waiting for an answer ends with `stopping.Stopped`. Once `is_taken_over`,
-        the monitor's folder is another run's, and no process may open a file there.
-        """
-        self._memory = SharedObservations(
-            n_slots, n_envs, description.observation_shape, description.observation_dtype
-        )
-        self.observations, self.final_observations = self._memory.views()
-        self.n_frames = 0
-        self.next_games = [*(first_games or [0] * n_envs)]
-        self._settings, self._worker = settings, worker
-        self._timeout_seconds, self._is_stopped = timeout_seconds, is_stopped
-        self._restart_limit, self._is_taken_over = restart_limit, is_taken_over
-        self._ready = False
-        # Of each environment: the number of the game under way, the games in its monitor file that
-        # we heard of, and the frames of the processes that it has outlived.
-        self._games_under_way = list(self.next_games)
-        self._monitor_paths = [settings.monitor_path(worker, env) for env in range(n_envs)]
-        self._n_rows = [read_n_rows(path) if path else 0 for path in self._monitor_paths]
-        # The last of these, which a process that dies while its disk is full has not written.
-        self._latest_games = [collections.deque[Game](maxlen=1000) for _ in range(n_envs)]
-        # Those of them that a process could not write before it broke.
-        self._unwritten: list[list[Game]] = [[] for _ in range(n_envs)]
-        self._n_frames_before = [0] * n_envs
-        self._n_frames_of_process = [0] * n_envs
+        """Start the processes; they build their environments after this has returned."""
+        assert len(first_games) == n_envs
+        self._params, self._worker, self._fleet = params, worker, fleet
+        self._memory = SharedMemory(description, n_slots, n_envs)
+        self._rows = self._memory.rows()
+        self.observations = self._rows.observations
+        self.final_observations = self._rows.final_observations
+        self.next_games = list(first_games)
+        # Environments of whose game under way no step has been taken: that is the next one still.
+        self._unstepped = set(range(n_envs))
+        # At the latest bell: what a process wrote before it broke does not count.
+        self._n_frames_heard = np.zeros(n_envs, np.int64)
         self._replaced: list[Replaced] = []
-        shares = np.array_split(range(n_envs), 1 if host else n_processes or n_envs)
+        self._is_ready = False
+        host = fleet.hosts.get(worker)
+        n_processes = 1 if host else min(n_envs, fleet.n_processes_each)
+        shares = np.array_split(range(n_envs), n_processes)
         self._shares = [range(share[0], share[-1] + 1) for share in shares]
         self._processes = [self._start(share, host) for share in self._shares]
+
+    @property
+    def n_frames(self) -> int:
+        """Frames stepped so far, resets included; of vectors, steps."""
+        return int(self._n_frames_heard.sum())
 
     @property
     def pids(self) -> list[int]:
@@ -116,38 +140,37 @@ class EnvProcesses:
 
     def wait_until_ready(self) -> None:
         """Wait until every environment is built; an error in building is raised here."""
-        if not self._ready:
-            self._receive()
-            self._ready = True
+        if not self._is_ready:
+            self._hear_all()
+            self._is_ready = True
 
-    def reset(self, slot: int = 0) -> None:
+    def reset(self, slot: int) -> None:
         """Start a new game everywhere.
 
         Games that end during the no-ops of their start come with the next step's.
         """
         self.wait_until_ready()
+        self._rows.clear(slice(None))
         for process in self._processes:
-            process.request_reset(slot)
-        self._receive(slot)
+            process.request(RESET, slot)
+        self._hear_all(slot)
 
-    def step(self, actions: np.ndarray, slot: int) -> StepResult:
-        """Step every environment; one whose episode ends is reset in the same step."""
-        of_all = actions.tolist()
-        for process, share in zip(self._processes, self._shares, strict=True):
-            process.request_step(slot, of_all[share.start : share.stop])
-        answers = self._receive(slot, is_step=True)
+    def step(self, actions: np.ndarray, slot: int) -> Step:
+        """Step every environment; one whose episode ends is reset in the same step.
+
+        What is seen then is in `observations[slot]`.
+        """
+        rows = self._rows
+        rows.actions[:] = actions
+        for process in self._processes:
+            process.request(STEP, slot)
+        games = self._hear_all(slot, is_step=True)
+        return Step(rows.rewards.copy(), rows.terminated.copy(), rows.truncated.copy(), games)
+
+    def take_replaced(self) -> list[Replaced]:
+        """What was replaced since the last call, whatever has become of the steps since then."""
         replaced, self._replaced = self._replaced, []
-        return StepResult(
-            rewards=np.array([answer.reward for answer in answers], np.float32),
-            terminated=np.array([answer.terminated for answer in answers], np.bool_),
-            truncated=np.array([answer.truncated for answer in answers], np.bool_),
-            games=[
-                GameResult(self._worker, env, *game)
-                for env, answer in enumerate(answers)
-                for game in answer.games
-            ],
-            replaced=replaced,
-        )
+        return replaced
 
     def hang_up(self) -> None:
         """Tell all processes to end, without waiting for them."""
@@ -161,92 +184,79 @@ class EnvProcesses:
             process.end()
 
     def _start(self, share: range, host: Host | None = None) -> EnvProcess:
-        envs = (
-            f"environment {share[0]}"
-            if len(share) == 1
-            else f"environments {share[0]} to {share[-1]}"
-        )
+        several = f"environments {share[0]} to {share[-1]}"
+        envs = several if len(share) > 1 else f"environment {share[0]}"
         return EnvProcess(
             [
-                functools.partial(
-                    make_env,
-                    self._settings,
-                    self._worker,
-                    env,
-                    self._games_under_way[env],
-                    unwritten=self._unwritten[env],
-                )
+                functools.partial(make_env, self._params, self._worker, env, self.next_games[env])
                 for env in share
             ],
             self._memory,
             share[0],
             f"worker {self._worker}, {envs}",
-            self._timeout_seconds,
-            self._is_stopped,
-            host,
+            self._fleet.timeout_seconds,
+            self._fleet.is_stopped,
+            host or Host(),
         )
 
-    def _receive(self, slot: int | None = None, is_step: bool = False) -> list[Answer]:
-        """The answer of each; one that is replaced has its first observation in `slot`, if any."""
-        answers: list[Answer] = []
+    def _hear_all(self, slot: int | None = None, is_step: bool = False) -> list[Game]:
+        """Wait for every bell; what is replaced has its first observation in `slot`, if any."""
+        games: list[Game] = []
         for number, share in enumerate(self._shares):
             try:
-                of_share, stepped = self._processes[number].receive(), is_step
+                of_share = self._processes[number].receive()
             except EnvError as error:
-                of_share, stepped = self._replace(number, slot, error), False
-            for env, answer in zip(share, of_share, strict=True):
-                self._games_under_way[env] += len(answer.games)
-                has_begun = stepped and not answer.games
-                self.next_games[env] = self._games_under_way[env] + has_begun
-                self._n_rows[env] += len(answer.games)
-                self._latest_games[env].extend(answer.games)
-                self._n_frames_of_process[env] = answer.n_frames
-            answers += of_share
-        self.n_frames = sum(self._n_frames_before) + sum(self._n_frames_of_process)
-        return answers
+                self._replace(number, slot, error)
+                continue
+            if is_step and self._unstepped:
+                for env in self._unstepped.intersection(share):
+                    self.next_games[env] += 1
+                self._unstepped.difference_update(share)
+            for game in of_share:
+                if game.length == 0:  # it ended in the no-ops of its start
+                    self.next_games[game.env] += 1
+                else:
+                    self._unstepped.add(game.env)
+            games += of_share
+        self._n_frames_heard[:] = self._rows.n_frames
+        return games
 
-    def _replace(self, number: int, slot: int | None, error: EnvError) -> list[Answer]:
+    def _replace(self, number: int, slot: int | None, error: EnvError) -> None:
         """Put a new process in a broken one's place, again and again until it works."""
         share, host = self._shares[number], self._processes[number].host
-        if self._is_taken_over():
-            raise EnvError(f"{error}; and another run has its folder where this run's was")
-        while self._restart_limit is not None and self._restart_limit.allows_one_more(host):
-            self._processes[number].end()
+        limit = self._fleet.restart_limit
+        while limit is not None and limit.allows_one_more(host):
+            self._processes[number].end()  # before anybody uses its rows
             self._replaced.append(Replaced(share, str(error)))
-            for env in share:
-                self._abandon(env)
+            self._abandon(share)
             host = Host()
             try:
                 self._processes[number] = self._start(share, host)
-                answers = self._processes[number].receive()
+                self._processes[number].receive()
                 if slot is not None:
-                    self._processes[number].request_reset(slot)
-                    answers = self._processes[number].receive()
+                    self._processes[number].request(RESET, slot)
+                    self._processes[number].receive()
             except EnvError as another:
                 error = another
             else:
-                return answers
+                return
         raise error
 
-    def _abandon(self, env: int) -> None:
-        """Forget the game under way, whose process is gone."""
-        path = self._monitor_paths[env]
-        n_unheard = n_unwritten = 0
-        with contextlib.suppress(OSError):  # closed to us: then to the next process as well
-            n_unheard = cut_back(path, self._n_rows[env]) if path else 0
-            n_unwritten = max(0, self._n_rows[env] - read_n_rows(path)) if path else 0
-        latest = self._latest_games[env]
-        self._unwritten[env] = list(latest)[max(0, len(latest) - n_unwritten) :]
-        self._n_frames_before[env] += self._n_frames_of_process[env]
-        self._n_frames_of_process[env] = 0
-        # The broken process may have begun another game without our hearing of it, or ended some.
-        # So that their streams are not used again, these are skipped as well.
-        self._games_under_way[env] += 1 + max(1, n_unheard)
+    def _abandon(self, share: range) -> None:
+        """Forget the games under way, whose process is gone, and whatever it wrote of them."""
+        envs = slice(share.start, share.stop)
+        self._rows.clear(envs)
+        self._rows.n_frames[envs] = self._n_frames_heard[envs]
+        for env in share:
+            # The process may have begun the game after that without our hearing of it. So that its
+            # random numbers are not used again, that one is skipped as well.
+            self.next_games[env] += 2 if env in self._unstepped else 1
+            self._unstepped.add(env)
 
 
-def close_all(envs: Sequence[EnvProcesses]) -> None:
+def close_all(pools: Sequence[Pool]) -> None:
     """End the processes of many workers; those that do not listen are waited for once, together."""
-    for processes in envs:
-        processes.hang_up()
-    for processes in envs:
-        processes.close()
+    for pool in pools:
+        pool.hang_up()
+    for pool in pools:
+        pool.close()

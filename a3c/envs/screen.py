@@ -1,15 +1,14 @@
 """The emulator's screen as colour numbers: the same picture as in RGB for a small part of the time.
 
-The Atari draws with 128 colours, and its emulator keeps a pixel as the number of one. To make RGB
-of them takes 30 µs a frame, a third of what the emulation itself takes; to copy the numbers 1 µs.
+The Atari draws with 128 colours, and its emulator keeps a pixel as the number of its colour. Making
+RGB of a frame takes 30 µs, a third of the time of the emulation itself; copying the numbers 1 µs.
 So an Atari game's frames go up the layers as numbers, and become luminance where they are seen:
 
     colour numbers of two frames   (210, 160) and (210, 160)
       → luminance of the pixelwise maximum of their RGB   (210, 160)
 
-Few pixels change between two frames. The luminance of one frame comes out of a table of 256 numbers
-and is put right, where the other differs, out of a table of pairs; what comes out is the same to
-the last bit as from RGB.
+Few pixels change between two frames. The luminance of the first is looked up in a table of 256
+numbers, and where the second differs, in a table of pairs. The result is that of RGB to the bit.
 """
 
 from typing import Any
@@ -38,62 +37,37 @@ _COLOURS = """
 303800 505916 6d762b 88923e a0ab4f b7c25f ccd86e e0ec7c
 482c00 694d14 866a26 a28638 bb9f47 d2b656 e8cc63 fce070
 """
-
-
-def _colours() -> np.ndarray:
-    """The RGB of each number, (256, 3)."""
-    even = np.frombuffer(bytes.fromhex(_COLOURS), np.uint8).reshape(128, 3)
-    return np.repeat(even, 2, axis=0)
-
-
-RGB = _colours()
+# The RGB of each number, (256, 3).
+RGB = np.frombuffer(bytes.fromhex(_COLOURS), np.uint8).reshape(128, 3).repeat(2, axis=0)
 PAL_HEIGHT = 250
-# [n, m]: of the maximum of the RGB of colours n and m.
+# [n, m] is the luminance of the maximum of colours n and m, taken in RGB.
 _PAIR_LUMINANCE = cv2.cvtColor(np.maximum(RGB[:, None], RGB[None]), cv2.COLOR_RGB2GRAY)
 _LUMINANCE = np.ascontiguousarray(_PAIR_LUMINANCE.diagonal())
 
 
-class Rgb(gymnasium.Wrapper):
+class Rgb(gymnasium.ObservationWrapper):
     """Observations are the emulator's screen in RGB, whatever the environment below makes of it."""
 
     def __init__(self, env: gymnasium.Env, ale: Any) -> None:
         super().__init__(env)
         self._ale = ale
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Reset."""
-        _, info = self.env.reset(seed=seed, options=options)
-        return self._ale.getScreenRGB(), info
-
-    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
-        """Step one frame."""
-        _, reward, terminated, truncated, info = self.env.step(action)
-        return self._ale.getScreenRGB(), reward, terminated, truncated, info
+    def observation(self, observation: Any) -> np.ndarray:
+        return self._ale.getScreenRGB()
 
 
-class ColourNumbers(gymnasium.Wrapper):
+class ColourNumbers(Rgb):
     """Observations are the emulator's screen in colour numbers, (height, width)."""
 
-    def __init__(self, env: gymnasium.Env, ale: Any) -> None:
-        super().__init__(env)
-        self._ale = ale
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset, and see on the game's first screen that the emulator draws with our colours."""
-        _, info = self.env.reset(seed=seed, options=options)
-        numbers = self._ale.getScreen()
+        numbers, info = super().reset(**given)
         if not np.array_equal(RGB[numbers], self._ale.getScreenRGB()):
             raise RuntimeError("the emulator draws with other colours than a3c/envs/screen.py has")
         return numbers, info
 
-    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
-        """Step one frame."""
-        _, reward, terminated, truncated, info = self.env.step(action)
-        return self._ale.getScreen(), reward, terminated, truncated, info
+    def observation(self, observation: Any) -> np.ndarray:
+        return self._ale.getScreen()
 
 
 def has_ntsc_colours(ale: Any) -> bool:

@@ -1,20 +1,26 @@
-"""The process's side of an environment process, and the messages between it and a worker.
+"""The process's side of an environment process, and what passes between it and a worker.
 
     worker                                        environment process
-                       <- answer                  the environments are built
-    slot, RESET, …     -> <- answer               the first observations are in observations[slot]
-    slot, actions      -> <- answer               the next ones are; after the end of an episode,
-                                                  the first of the next episode
+                       <- bell                    the environments are built
+    RESET, slot        -> <- bell                 the first observations are in observations[slot]
+    STEP, slot         -> <- bell                 the step that `actions` asked for has been taken;
+                                                  after the end of an episode, observations[slot]
+                                                  has the first of the next episode
     end of file        ->                         ends: the worker closed the socket, or is gone
 
-An answer is, for each environment, a step's reward, ends, frames so far and finished games; or the
-text of an error.
-Observations travel through shared memory: the process writes where the worker's rollout reads.
-That memory has no name, so that a killed run leaves none behind.
+All that a step brings lies in memory that both share, in arrays with a row for each of the worker's
+K environments (`Rows`); the socket only rings. The process writes its rows between a request and its
+bell, and at no other time; the worker reads them after the bell. A bell may bring text: the games
+that ended, or an error.
+
+The memory has no name, so that a killed run leaves none behind.
 """
 
 import contextlib
 import fcntl
+import itertools
+import json
+import math
 import multiprocessing
 import os
 import select
@@ -30,53 +36,69 @@ import cv2
 import gymnasium
 import numpy as np
 
-from a3c.envs.score import Game, Monitor
+from a3c.contract import EnvDescription, Game
+from a3c.envs.score import Score
 from a3c.machine.stopping import SIGNALS
 
-RESET = -1  # for an action
-HEAD = struct.Struct("=?I")  # is this an error? how many bytes, with these
-ANSWER = struct.Struct("=??dqI")  # terminated, truncated, reward, frames, how many games follow
-GAME = struct.Struct("=dqd")  # score, length, seconds
+RESET, STEP = range(2)
+REQUEST = struct.Struct("=BI")  # which, and the slot
+BELL = struct.Struct("=?I")  # is this an error? how many bytes of text follow
+ALIGNMENT = 64  # bytes
 
 
-class Answer(NamedTuple):
-    """What one request brought of one environment, besides the observation."""
+class Rows(NamedTuple):
+    """What the processes of one worker's K environments share with it."""
 
-    terminated: bool
-    truncated: bool
-    reward: float
-    n_frames: int  # since the process began
-    games: list[Game]
+    observations: np.ndarray  # (n_slots, K, ...)
+    final_observations: np.ndarray  # (K, ...): the last before a truncation
+    actions: np.ndarray  # (K,) int32; the worker's to write, as all else is the processes'
+    rewards: np.ndarray  # (K,) float32
+    terminated: np.ndarray  # (K,) bool
+    truncated: np.ndarray  # (K,) bool
+    n_frames: np.ndarray  # (K,) int64: stepped so far, by the processes of before as well
+
+    def clear(self, envs: slice) -> None:
+        """Set these environments' rewards to 0 and their ends to False."""
+        self.rewards[envs] = 0
+        self.terminated[envs] = self.truncated[envs] = False
 
 
-class SharedObservations:
-    """Memory for the observations of `n_envs` environments that all their processes share.
+class SharedMemory:
+    """Memory for `Rows`. Can be handed to a process while that is being started, only then."""
 
-    Can be handed to a process while that is being started, and at no other time.
-    """
+    def __init__(self, description: EnvDescription, n_slots: int, n_envs: int) -> None:
+        shape, dtype = description.observation_shape, description.observation_dtype
+        self._arrays: list[tuple[tuple[int, ...], str]] = [
+            ((n_slots, n_envs, *shape), dtype),
+            ((n_envs, *shape), dtype),
+            ((n_envs,), "int32"),
+            ((n_envs,), "float32"),
+            ((n_envs,), "bool"),
+            ((n_envs,), "bool"),
+            ((n_envs,), "int64"),
+        ]
+        n_bytes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self._arrays]
+        self._room = [-(-n // ALIGNMENT) * ALIGNMENT for n in n_bytes]
+        self._bytes = RawArray("B", sum(self._room))
 
-    def __init__(self, n_slots: int, n_envs: int, shape: tuple[int, ...], dtype: str) -> None:
-        n_bytes = n_envs * int(np.prod(shape)) * np.dtype(dtype).itemsize
-        self._slots = RawArray("B", n_slots * n_bytes)
-        self._final = RawArray("B", n_bytes)
-        self._shape = (n_envs, *shape)
-        self._dtype = dtype
-
-    def views(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the slots, (n_slots, n_envs, *shape), and final observations, (n_envs, *shape)."""
-        return (
-            np.frombuffer(self._slots, self._dtype).reshape(-1, *self._shape),
-            np.frombuffer(self._final, self._dtype).reshape(self._shape),
+    def rows(self) -> Rows:
+        """Return the arrays in it."""
+        starts = itertools.accumulate(self._room, initial=0)
+        return Rows(
+            *(
+                np.frombuffer(self._bytes, dtype, math.prod(shape), start).reshape(shape)
+                for (shape, dtype), start in zip(self._arrays, starts, strict=False)
+            )
         )
 
 
 class Part(NamedTuple):
-    """What one worker has in a process."""
+    """What one worker has in a process: environments, and the rows of `memory` from `first` on."""
 
     worker: socket.socket  # the process's end of the pair
     makes: Sequence[Callable[[], gymnasium.Env]]
-    memory: SharedObservations
-    first: int  # row of it
+    memory: SharedMemory
+    first: int
     name: str
 
 
@@ -101,14 +123,12 @@ def serve(parts: Sequence[Part]) -> None:
                 part, envs = served[number]
                 envs.answer()
     except _HungUpError:
-        for _, envs in served.values():
-            envs.write_what_waits()
+        return
     except Exception:
-        text = f"{part.name} failed:\n{traceback.format_exc()}".encode(errors="backslashreplace")
+        text = f"{part.name} failed:\n{traceback.format_exc()}"
         for each in parts:
-            padded = text.ljust(least_n_bytes(len(each.makes)) - HEAD.size)
             with contextlib.suppress(OSError):
-                each.worker.sendall(HEAD.pack(True, HEAD.size + len(padded)) + padded)
+                each.worker.sendall(_bell(text, is_error=True))
 
 
 class _HungUpError(Exception):
@@ -120,66 +140,70 @@ class _Served:
 
     def __init__(self, part: Part) -> None:
         self._part = part
-        self._request = request_struct(len(part.makes))
-        self._monitors: list[Monitor] = []
+        self._envs: list[tuple[int, gymnasium.Env, Score]] = []  # with the row of each
 
     def build(self) -> None:
-        part = self._part
-        self._envs = [make() for make in part.makes]
-        self._monitors = [_find_monitor(env) for env in self._envs]
-        self._slots, self._final = part.memory.views()
-        self._send([Answer(False, False, 0.0, 0, [])] * len(self._envs))
+        for row, make in enumerate(self._part.makes, self._part.first):
+            env = make()
+            layer: Any = env
+            while not isinstance(layer, Score):
+                layer = layer.env
+            self._envs.append((row, env, layer))
+        self._rows = self._part.memory.rows()
+        # Frames stepped by earlier processes, if this one replaces one that broke.
+        self._n_frames_before = self._rows.n_frames.tolist()
+        self._ring()
 
     def answer(self) -> None:
         """Do what one request asks for."""
         try:
-            request = receive_exactly(self._part.worker, self._request.size)
+            what, slot = REQUEST.unpack(receive_exactly(self._part.worker, REQUEST.size))
         except (EOFError, OSError):
             raise _HungUpError from None
-        slot, *actions = self._request.unpack(request)
-        rows = range(self._part.first, self._part.first + len(actions))
-        answers = [
-            _do(action, env, monitor, self._slots[slot, row], self._final[row])
-            for action, env, monitor, row in zip(
-                actions, self._envs, self._monitors, rows, strict=True
-            )
-        ]
-        self._send(answers)
+        if what == RESET:
+            for row, env, _ in self._envs:
+                self._rows.observations[slot, row], _ = env.reset()
+        else:
+            self._step(slot)
+        games = []
+        for row, _, score in self._envs:
+            self._rows.n_frames[row] = self._n_frames_before[row] + score.n_frames
+            if what == STEP:
+                games += score.take_finished()
+        self._ring(games)
 
-    def write_what_waits(self) -> None:
-        """Write what a full disk has kept from the monitor files, if there is room now."""
-        for monitor in self._monitors:
-            monitor.write_what_waits()
+    def _step(self, slot: int) -> None:
+        rows = self._rows
+        actions = rows.actions.tolist()
+        for row, env, _ in self._envs:
+            seen, reward, terminated, truncated, _ = env.step(actions[row])
+            if truncated:
+                rows.final_observations[row] = seen
+            if terminated or truncated:
+                seen, _ = env.reset()
+            rows.observations[slot, row] = seen
+            rows.rewards[row] = reward
+            rows.terminated[row] = terminated
+            rows.truncated[row] = truncated
 
-    def _send(self, answers: Sequence[Answer]) -> None:
+    def _ring(self, games: Sequence[Game] = ()) -> None:
+        text = json.dumps(games) if games else ""
         try:
-            self._part.worker.sendall(pack(answers))
+            self._part.worker.sendall(_bell(text))
         except OSError:
             raise _HungUpError from None
 
 
-def _do(
-    action: int, env: gymnasium.Env, monitor: Monitor, observation: np.ndarray, final: np.ndarray
-) -> Answer:
-    """Reset or step one environment, and write what is seen then."""
-    if action == RESET:
-        observation[...], _ = env.reset()
-        return Answer(False, False, 0.0, monitor.n_frames, [])
-    seen, reward, terminated, truncated, _ = env.step(action)
-    if truncated:
-        final[...] = seen
-    if terminated or truncated:
-        seen, _ = env.reset()
-    observation[...] = seen
-    games = monitor.take_finished()
-    return Answer(terminated, truncated, float(reward), monitor.n_frames, games)
+def _bell(text: str, is_error: bool = False) -> bytes:
+    words = text.encode(errors="backslashreplace")
+    return BELL.pack(is_error, len(words)) + words
 
 
 def _end_with_the_run() -> None:
     """Have the system kill this process when the run is gone, whatever the environment does then.
 
-    No thread of ours could do it where the environment hangs in code that holds Python's lock. The
-    pipe is the one by which a child sees that its parent is gone: nothing comes out but its end.
+    No thread of ours could do it where the environment hangs in code that holds the GIL. The
+    sentinel is a pipe out of which nothing comes but its end, when the parent is gone.
     """
     run = multiprocessing.parent_process()
     if run is None or not hasattr(fcntl, "F_SETSIG"):
@@ -189,42 +213,6 @@ def _end_with_the_run() -> None:
     fcntl.fcntl(run.sentinel, fcntl.F_SETFL, os.O_ASYNC)
     if not run.is_alive():  # already, before we had told the system
         os._exit(0)
-
-
-def request_struct(n_envs: int) -> struct.Struct:
-    """The slot, and of each environment its action or RESET."""
-    return struct.Struct(f"={1 + n_envs}i")
-
-
-def least_n_bytes(n_envs: int) -> int:
-    """No message to a worker is shorter, and few are longer: so it is read in one go."""
-    return HEAD.size + n_envs * ANSWER.size
-
-
-def pack(answers: Sequence[Answer]) -> bytes:
-    parts = []
-    for *step, games in answers:
-        parts.append(ANSWER.pack(*step, len(games)))
-        parts += [GAME.pack(*game) for game in games]
-    body = b"".join(parts)
-    return HEAD.pack(False, HEAD.size + len(body)) + body
-
-
-def unpack(message: bytes, n_envs: int) -> list[Answer]:
-    answers, at = [], HEAD.size
-    for _ in range(n_envs):
-        terminated, truncated, reward, n_frames, n_games = ANSWER.unpack_from(message, at)
-        at += ANSWER.size
-        games = [Game(*GAME.unpack_from(message, at + i * GAME.size)) for i in range(n_games)]
-        at += n_games * GAME.size
-        answers.append(Answer(terminated, truncated, reward, n_frames, games))
-    return answers
-
-
-def _find_monitor(env: Any) -> Monitor:
-    while not isinstance(env, Monitor):
-        env = env.env
-    return env
 
 
 def receive_exactly(

@@ -15,15 +15,16 @@ carried out for the frames 4n+2 ... 4n+5 that lead to the next observation. Max 
 reset to have a pair (frame 1), FrameStack three skipped ones to have four observations (up to
 frame 13).
 
-Frames that nobody sees cost nothing but the emulator's time: Max and the layers above it hand on a
-`Deferred` observation, a function that makes the pixels when called, and FrameSkip calls only its
-last. A frame handed out by the emulator must therefore stay as it is: the emulator must return a
-new array each step, as AtariEnv does.
+Frames that nobody sees cost little besides the emulator's time: from Max (for Pong's features, from
+these) up to FrameSkip, layers hand on a `Deferred` observation, a function that makes the pixels
+when called, and FrameSkip calls only its last. A frame must therefore stay as it is: the emulator
+must return a new array each step, as `ale.getScreen()` and `getScreenRGB()` do.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import cv2
 import gymnasium
@@ -35,7 +36,8 @@ SIDE = 84
 MAX_RESETS_IN_A_ROW = 100
 
 Deferred = Callable[[], np.ndarray]
-Step = tuple[Any, Any, bool, bool, dict[str, Any]]
+Info = dict[str, Any]
+Step = tuple[Any, Any, bool, bool, Info]
 
 
 class NeverStarts(Exception):
@@ -43,18 +45,16 @@ class NeverStarts(Exception):
 
 
 def reset_with_noops(
-    reset: Callable[[], tuple[Any, dict[str, Any]]],
-    noop: Callable[[], Step],
-    n_noops: Callable[[], int],
-) -> tuple[list[Any], dict[str, Any]]:
-    """Reset, take `n_noops()` no-ops, and begin anew where the game ends in them.
+    reset: Callable[[], tuple[Any, Info]], noop: Callable[[], Step], n_noops: Iterator[int]
+) -> tuple[list[Any], Info]:
+    """Reset, take the next of `n_noops` no-ops, and begin anew where the game ends in them.
 
     Returns all observations, that of the reset first.
     """
     for _ in range(MAX_RESETS_IN_A_ROW):
         observation, info = reset()
         observations = [observation]
-        for _ in range(n_noops()):
+        for _ in range(next(n_noops)):
             observation, _, terminated, truncated, info = noop()
             if terminated or truncated:
                 break
@@ -73,11 +73,9 @@ class SeedGames(gymnasium.Wrapper):
         super().__init__(env)
         self._seeds = seeds
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **given: Any) -> tuple[Any, Info]:
         """Reset with this game's own seed; a seed given from above does not count."""
-        return self.env.reset(seed=next(self._seeds), options=options)
+        return self.env.reset(**{**given, "seed": next(self._seeds)})
 
 
 class RandomStart(gymnasium.Wrapper):
@@ -87,14 +85,9 @@ class RandomStart(gymnasium.Wrapper):
         super().__init__(env)
         self._n_noops = n_noops
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset and take the no-ops."""
+    def reset(self, **given: Any) -> tuple[Any, Info]:
         observations, info = reset_with_noops(
-            reset=lambda: self.env.reset(seed=seed, options=options),
-            noop=lambda: self.env.step(NOOP),
-            n_noops=lambda: next(self._n_noops),
+            lambda: self.env.reset(**given), lambda: self.env.step(NOOP), self._n_noops
         )
         return observations[-1], info
 
@@ -114,64 +107,41 @@ class Max(gymnasium.Wrapper):
         self._maximum = maximum
         self._newest: np.ndarray = np.empty(0)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Deferred, dict[str, Any]]:
+    def reset(self, **given: Any) -> tuple[Deferred, Info]:
         """Reset and take one no-op, so that there is a pair."""
         (first, second), info = reset_with_noops(
-            reset=lambda: self.env.reset(seed=seed, options=options),
-            noop=lambda: self.env.step(NOOP),
-            n_noops=lambda: 1,
+            lambda: self.env.reset(**given), lambda: self.env.step(NOOP), itertools.repeat(1)
         )
         self._newest = second
         return functools.partial(self._maximum, first, second), info
 
     def step(self, action: Any) -> Step:
-        """Step one frame."""
         before = self._newest
         self._newest, reward, terminated, truncated, info = self.env.step(action)
         pixels = functools.partial(self._maximum, before, self._newest)
         return pixels, reward, terminated, truncated, info
 
 
-class ExtractLuminanceAndScale(gymnasium.Wrapper):
+class ExtractLuminanceAndScale(gymnasium.ObservationWrapper):
     """Luminance of a deferred image, scaled to 84x84, deferred in turn."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         self.observation_space = _image_space(SIDE, SIDE)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Deferred, dict[str, Any]]:
-        """Reset."""
-        pixels, info = self.env.reset(seed=seed, options=options)
-        return lambda: luminance_and_scale(pixels()), info
-
-    def step(self, action: Any) -> Step:
-        """Step one frame."""
-        pixels, reward, terminated, truncated, info = self.env.step(action)
-        return lambda: luminance_and_scale(pixels()), reward, terminated, truncated, info
+    def observation(self, observation: Deferred) -> Deferred:
+        return lambda: luminance_and_scale(observation())
 
 
-class ExtractPongFeatures(gymnasium.Wrapper):
+class ExtractPongFeatures(gymnasium.ObservationWrapper):
     """OCD A3C's hand-made Pong features of an RGB frame, deferred; there is no Max below it."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         self.observation_space = _image_space(SIDE, SIDE)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Deferred, dict[str, Any]]:
-        """Reset."""
-        frame, info = self.env.reset(seed=seed, options=options)
-        return lambda: pong_features(frame), info
-
-    def step(self, action: Any) -> Step:
-        """Step one frame."""
-        frame, reward, terminated, truncated, info = self.env.step(action)
-        return lambda: pong_features(frame), reward, terminated, truncated, info
+    def observation(self, observation: np.ndarray) -> Deferred:
+        return lambda: pong_features(observation)
 
 
 class FrameSkip(gymnasium.Wrapper):
@@ -191,15 +161,11 @@ class FrameSkip(gymnasium.Wrapper):
         self._n_frames = n_frames
         self._on_decision = on_decision
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Reset."""
-        pixels, info = self.env.reset(seed=seed, options=options)
+    def reset(self, **given: Any) -> tuple[np.ndarray, Info]:
+        pixels, info = self.env.reset(**given)
         return pixels(), info
 
     def step(self, action: Any) -> Step:
-        """Carry out one decision of the agent."""
         self._on_decision()
         return self.skip(action)
 
@@ -224,40 +190,29 @@ class FrameStack(gymnasium.Wrapper):
         self._n_images = n_images
         self.observation_space = _image_space(SIDE, SIDE, n_images)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, **given: Any) -> tuple[np.ndarray, Info]:
         """Reset and take no-op steps until the stack is full."""
+        n_noops = itertools.repeat(self._n_images - 1)
         self._images, info = reset_with_noops(
-            reset=lambda: self.env.reset(seed=seed, options=options),
-            noop=lambda: self._skip(NOOP),
-            n_noops=lambda: self._n_images - 1,
+            lambda: self.env.reset(**given), lambda: self._skip(NOOP), n_noops
         )
         return cv2.merge(self._images), info
 
     def step(self, action: Any) -> Step:
-        """Step, and move the stack on by one image."""
         image, reward, terminated, truncated, info = self.env.step(action)
         self._images = [*self._images[1:], image]
         return cv2.merge(self._images), reward, terminated, truncated, info
 
 
-class HasLives(Protocol):
-    """What the layers ask of the emulator besides frames."""
-
-    def lives(self) -> int:
-        """Return the number of lives left."""
-
-
 class EndEpisodeOnLifeLoss(gymnasium.Wrapper):
     """Ends the episode, not the game, where a life is lost.
 
-    A life is lost where `lives()` falls and the game goes on. The next reset then continues the
-    game with the observation already seen, as OCD A3C does; Baselines steps a no-op there, which
-    shows the agent a frame of its own only to begin with.
+    A life is lost where the emulator's `lives()` falls and the game goes on. The next reset then
+    continues the game with the observation already seen, as OCD A3C does; Baselines steps a no-op
+    there instead.
     """
 
-    def __init__(self, env: gymnasium.Env, emulator: HasLives) -> None:
+    def __init__(self, env: gymnasium.Env, emulator: Any) -> None:
         super().__init__(env)
         self._emulator = emulator
         self._lives = 0
@@ -265,19 +220,16 @@ class EndEpisodeOnLifeLoss(gymnasium.Wrapper):
         self._observation: Any = None
         self._info: dict[str, Any] = {}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **given: Any) -> tuple[Any, Info]:
         """Go on after a lost life; otherwise start a new game."""
         if self._lost_life:
             self._lost_life = False
             return self._observation, self._info
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = self.env.reset(**given)
         self._lives = self._emulator.lives()
         return observation, info
 
     def step(self, action: Any) -> Step:
-        """Step, and end the episode if that cost a life."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         lives = self._emulator.lives()
         self._lost_life = lives < self._lives and not (terminated or truncated)
@@ -286,17 +238,15 @@ class EndEpisodeOnLifeLoss(gymnasium.Wrapper):
         return observation, reward, terminated or self._lost_life, truncated, info
 
 
-class ClipRewards(gymnasium.Wrapper):
+class ClipRewards(gymnasium.RewardWrapper):
     """Clips each reward to [-1, 1].
 
     Mnih et al. 2015 take the sign. Scores of Atari games are whole numbers, for which the two are
     the same; clipping leaves the small rewards of other environments as they are.
     """
 
-    def step(self, action: Any) -> Step:
-        """Step one decision."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, min(max(float(reward), -1.0), 1.0), terminated, truncated, info
+    def reward(self, reward: Any) -> float:
+        return min(max(float(reward), -1.0), 1.0)
 
 
 def luminance_and_scale(image: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
 """What the operating system gives: cores, signals, seeds, files that lines are appended to.
 
-Imports nothing else of a3c, and TensorFlow in tensorflow_process.py alone.
+Nothing else of a3c is imported here, and TensorFlow in tensorflow_process.py alone.
 """

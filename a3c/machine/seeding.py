@@ -1,9 +1,9 @@
 """Where every random draw comes from: one stream for each (run seed, purpose, worker, env, game).
 
 `numpy.random.SeedSequence` mixes the key into the run's seed, so streams with different keys are
-independent of each other, and a stream does not depend on how many others there are: worker 0
-draws the same numbers whether it has 15 fellows or none. The number of the game is a part of the
-key so that a resumed run can pick up at a new game without replaying the old ones.
+independent, and a stream does not depend on how many others there are: worker 0 draws the same
+numbers whether it has 15 fellows or none. The game's number is a part of the key so that a resumed
+run can begin with a new game without replaying the old ones.
 """
 
 import enum
@@ -24,12 +24,11 @@ class Purpose(enum.IntEnum):
 def seed_sequence(
     run_seed: int, purpose: Purpose, worker: int = 0, env: int = 0, game: int = 0
 ) -> np.random.SeedSequence:
-    """Return the seed of one stream."""
     return np.random.SeedSequence(run_seed, spawn_key=(int(purpose), worker, env, game))
 
 
 def generator(
     run_seed: int, purpose: Purpose, worker: int = 0, env: int = 0, game: int = 0
 ) -> np.random.Generator:
-    """Return a fresh generator at the start of one stream."""
+    """A new generator at the start of one stream."""
     return np.random.default_rng(seed_sequence(run_seed, purpose, worker, env, game))

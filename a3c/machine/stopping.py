@@ -1,14 +1,13 @@
 """How a run is told to stop from outside: Ctrl-C, SIGTERM, SIGHUP.
 
 The first signal asks: the update under way is finished, everything is saved, and the exit status is
-128 + the signal's number. A second Ctrl-C does not ask. Imports nothing heavy, so that it stands
-before TensorFlow is loaded.
+128 + the signal's number. A second Ctrl-C ends the run at once. This module imports nothing heavy,
+because a signal may arrive while TensorFlow is loaded.
 
-No handler may run on the stack of a thread that computes: TensorFlow's matrix products, compiled on
-the spot, let the stack pointer point into ordinary memory, and what the system writes below it for
-the handler (kilobytes, with all registers) overwrites what lies there: weights, or the allocator's
-own books. So the main thread's handlers get a stack of their own, and all other threads that
-compute are started so that they get no signal.
+No handler may run on the stack of a thread that computes. TensorFlow's matrix products, which are
+compiled at run time, let the stack pointer point into ordinary memory; there, the kilobytes that
+the system writes below it for a handler would overwrite weights, or the allocator's own records. So
+the main thread's handlers get a stack of their own, and the other threads get no signals.
 """
 
 import contextlib
@@ -18,20 +17,18 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):
-    """Whoever waited for something has found the run stopped."""
+    """The run was stopped while somebody waited for something."""
 
 
 class StopFlag:
-    """Set once, and watched by everybody who works.
+    """Set once, and looked at by everybody who works.
 
-    No threading.Event: its lock would be taken by a signal handler that may have interrupted the
-    main thread while that held it, and nobody here waits for more than a look at the flag.
+    This is no threading.Event, because a signal handler that sets one would wait for ever for its
+    lock if it interrupted the main thread while that held it.
     """
 
     def __init__(self) -> None:
@@ -45,20 +42,20 @@ class StopFlag:
 
 
 class StopSignals:
-    """Installed for the rest of the process's life; everybody who works watches `event`."""
+    """The handlers of a run's process, for the rest of its life."""
 
     def __init__(self) -> None:
-        self.event = StopFlag()  # set by a signal, by a failure, and at the end
+        self.event = StopFlag()  # set by a signal, by a failure and at the end
         self.received: int | None = None
         give_handlers_a_stack()
         for number in SIGNALS:
-            # What was ignored when we started stays ignored: nohup means it.
+            # nohup has SIGHUP ignored when we start, and means it to stay so.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received is not None:
-            # Environment processes end by themselves when this one is gone.
+            # Environment processes end by themselves once this one is gone.
             os._exit(128 + number)
         self.received = self.received or number
         self.event.set()
@@ -71,8 +68,7 @@ class StopSignals:
 def give_handlers_a_stack() -> None:
     """Have the main thread, which must call this, run handlers on another stack than its own.
 
-    Python's handlers go there if there is one, but only faulthandler makes one. It also tells where
-    the program was, should it crash after all.
+    Python uses such a stack if there is one, but only faulthandler makes one.
     """
     if not faulthandler.is_enabled():
         faulthandler.enable(file=2)
@@ -80,7 +76,7 @@ def give_handlers_a_stack() -> None:
 
 @contextlib.contextmanager
 def kept_from_new_threads() -> Iterator[None]:
-    """No thread or process that is started meanwhile gets a signal; one that comes now, waits."""
+    """Threads and processes that are started meanwhile get no signals; one that arrives waits."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

@@ -18,21 +18,18 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import tensorflow as tf
 
-from a3c.agent import network
-from a3c.agent.worker import sample_actions
-from a3c.envs import make
-from a3c.envs.make import EnvDescription, EnvSettings
-from a3c.envs.pool import EnvProcesses, GameResult, StepResult
+from a3c.contract import EnvDescription, Step, Subject
+from a3c.envs.make import make_env
+from a3c.envs.pool import Fleet, Pool
 from a3c.machine import seeding
 from a3c.machine.stopping import StopFlag, Stopped, kept_from_new_threads
 from a3c.play import atari_scores
-from a3c.store import checkpoint
-from a3c.store.checkpoint_files import Info, Subject
+from a3c.play.agent import Agent, Decision
+from a3c.settings.params import Params, taken
 
 N_GAMES = 30
 MAX_N_NOOPS = 30
@@ -43,8 +40,8 @@ ATARI_FPS = 60.0
 WORKER = 1 << 16
 
 
-class Game(NamedTuple):
-    """One game; its length in decisions of the agent."""
+class Played(NamedTuple):
+    """One game that was played; its length in decisions of the agent."""
 
     number: int
     score: float
@@ -64,70 +61,22 @@ class Summary(NamedTuple):
     human_normalised: float | None  # of the mean; None for other games than the usual 57
 
 
-class Decision(NamedTuple):
-    """What a policy made of one observation."""
-
-    action: int
-    probabilities: np.ndarray  # (n_actions,)
-    value: float
-
-
-class Policy:
-    """A network with weights of its own. Many threads may decide at once, with equal results."""
-
-    def __init__(
-        self,
-        subject: Subject,
-        greedy: bool = False,
-        weights: dict[str, tf.Variable] | None = None,
-    ) -> None:
-        """Without weights, they are zeros yet."""
-        if weights is None:
-            shapes = network.weight_shapes(
-                subject.network, subject.observation_shape, subject.n_actions
-            )
-            weights = {name: tf.Variable(tf.zeros(shape)) for name, shape in shapes.items()}
-        self.weights = weights
-        self.subject = subject
-        self._greedy = greedy
-        dtype = tf.float32 if subject.network == "mlp" else tf.uint8
-
-        def predict(observations: tf.Tensor) -> tf.Tensor:
-            predictions = network.forward(subject.network, self.weights, observations)
-            return tf.concat([predictions.logits, predictions.values[:, None]], axis=1)
-
-        spec = tf.TensorSpec((1, *subject.observation_shape), dtype)
-        self._predict: Any = tf.function(predict, input_signature=[spec]).get_concrete_function()
-
-    def decide(self, observation: np.ndarray, generator: np.random.Generator) -> Decision:
-        """Draw an action from the policy, or take the likeliest."""
-        predictions = self._predict(tf.convert_to_tensor(observation[None])).numpy()
-        logits = predictions[:, :-1]
-        exponentials = np.exp(logits[0] - logits[0].max())
-        if self._greedy:
-            action = int(np.argmax(logits[0]))
-        else:
-            action = int(sample_actions(logits, generator)[0])
-        return Decision(action, exponentials / exponentials.sum(), float(predictions[0, -1]))
-
-
 class OneEnvironment(Protocol):
-    """An environment as `play_game` sees it; `EnvProcesses` with one, or `EnvHere`."""
+    """An environment as `play_game` sees it; a `Pool` of one, or `EnvHere`."""
 
     observations: np.ndarray  # (1, 1, ...)
-    n_frames: int
 
-    def reset(self, slot: int = 0) -> None: ...
-    def step(self, actions: np.ndarray, slot: int) -> StepResult: ...
+    @property
+    def n_frames(self) -> int: ...
+    def reset(self, slot: int) -> None: ...
+    def step(self, actions: np.ndarray, slot: int) -> Step: ...
 
 
 class EnvHere:
     """The environment of one game in this process, whose every frame is shown to `see`."""
 
-    def __init__(
-        self, settings: EnvSettings, number: int, see: Callable[[np.ndarray], None]
-    ) -> None:
-        self._env = make.make_env(settings, WORKER, first_game=number, see=see)
+    def __init__(self, params: Params, number: int, see: Callable[[np.ndarray], None]) -> None:
+        self._env = make_env(params, WORKER, first_game=number, see=see)
         self.observations = np.empty((1, 1), object)
         self.n_frames = 0
 
@@ -135,16 +84,15 @@ class EnvHere:
         """Start the game."""
         self._show(self._env.reset()[0])
 
-    def step(self, actions: np.ndarray, slot: int) -> StepResult:
+    def step(self, actions: np.ndarray, slot: int) -> Step:
         """Step; after its end the game must not go on."""
         observation, reward, terminated, truncated, _ = self._env.step(actions[0])
         self._show(observation)
-        games = self._env.get_wrapper_attr("take_finished")()
-        return StepResult(
+        return Step(
             np.array([reward], np.float32),
             np.array([terminated]),
             np.array([truncated]),
-            [GameResult(WORKER, 0, *game) for game in games],
+            self._env.get_wrapper_attr("take_finished")(),
         )
 
     def close(self) -> None:
@@ -155,35 +103,28 @@ class EnvHere:
         self.n_frames = self._env.get_wrapper_attr("n_frames")
 
 
-def settings_of(subject: Subject, seed: int) -> EnvSettings:
-    """How the environments of an evaluation differ from those of training."""
-    return EnvSettings(
-        subject.env_id,
-        seed,
-        preprocessing=subject.preprocessing,
+def params_of(subject: Subject, seed: int) -> Params:
+    """The settings of an evaluation's environments: whole games, true rewards."""
+    return Params(
+        env_id=subject.env_id,
+        seed=seed,
+        preprocessing=taken("preprocessing", subject.preprocessing),
         max_n_noops=MAX_N_NOOPS,
-        clip_rewards=False,
-        end_on_life_loss=False,
+        no_clip_rewards=True,
+        no_end_on_life_loss=True,
     )
 
 
-def frames_per_second(settings: EnvSettings, description: EnvDescription) -> float:
+def frames_per_second(params: Params, description: EnvDescription) -> float:
     """How fast the game goes for a person."""
     if description.kind == "image":
         return ATARI_FPS
-    with contextlib.closing(make.make_env(settings)) as bare:
+    with contextlib.closing(make_env(params)) as bare:
         return float(bare.metadata.get("render_fps") or ATARI_FPS)
 
 
-def load_policy(info: Info, greedy: bool = False) -> Policy:
-    """The policy of a checkpoint."""
-    policy = Policy(info.subject, greedy)
-    checkpoint.restore_weights(info, policy.weights)
-    return policy
-
-
 def play_game(
-    policy: Policy,
+    agent: Agent,
     environment: OneEnvironment,
     seed: int,
     number: int,
@@ -191,7 +132,7 @@ def play_game(
     stop: StopFlag | None = None,
     watch: Callable[[np.ndarray, Decision], None] = lambda observation, decision: None,
     max_frames: int = MAX_FRAMES,
-) -> Game | None:
+) -> Played | None:
     """Play one game to its end, to max_frames, or until stopped: then it does not count.
 
     `watch` is told of each decision before it is carried out.
@@ -203,60 +144,54 @@ def play_game(
         if stop is not None and stop.is_set():
             return None
         observation = environment.observations[0, 0]
-        decision = policy.decide(observation, generator)
+        decision = agent.decide(observation, generator)
         watch(observation, decision)
         step = environment.step(np.array([decision.action], np.int32), slot=0)
         score += float(step.rewards[0])
         if step.terminated[0] or step.truncated[0]:
-            # As Monitor counted it, rewards of the random start included; a game that ended within
+            # As Score counted it, rewards of the random start included; a game that ended within
             # its start came before.
             ended = step.games[-1]
-            return Game(number, ended.score, ended.length, bool(step.truncated[0]))
+            return Played(number, ended.score, ended.length, bool(step.truncated[0]))
         if environment.n_frames >= max_frames:
-            return Game(number, score, length, True)
+            return Played(number, score, length, True)
     raise AssertionError("counting has no end")
 
 
 def play(
-    policy: Policy,
-    settings: EnvSettings,
+    agent: Agent,
+    params: Params,
     number: int,
     stop: StopFlag | None = None,
     timeout_seconds: float = 60.0,
-) -> Game | None:
+) -> Played | None:
     """Play one game in an environment process of its own; None if it was stopped."""
-    subject = policy.subject
+    subject = agent.subject
+    kind, dtype = ("vector", "float32") if subject.network == "mlp" else ("image", "uint8")
     description = EnvDescription(
-        *("vector", subject.observation_shape, "float32", subject.n_actions, (), 0.0)
-        if subject.network == "mlp"
-        else ("image", subject.observation_shape, "uint8", subject.n_actions, (), 0.0)
+        *(kind, subject.observation_shape, dtype, subject.n_actions, (), 0.0)
     )
-    processes = EnvProcesses(
-        *(settings, WORKER, 1, description),
-        n_slots=1,
-        timeout_seconds=timeout_seconds,
-        first_games=[number],
-        is_stopped=stop.is_set if stop is not None else lambda: False,
-    )
+    is_stopped = stop.is_set if stop is not None else lambda: False
+    fleet = Fleet(timeout_seconds=timeout_seconds, is_stopped=is_stopped)
+    pool = Pool(params, description, WORKER, 1, 1, [number], fleet)
     try:
-        return play_game(policy, processes, settings.seed, number, stop=stop)
+        return play_game(agent, pool, params.seed, number, stop=stop)
     except Stopped:
         return None
     finally:
-        processes.close()
+        pool.close()
 
 
 def play_many(
-    policy: Policy, settings: EnvSettings, n_games: int, n_at_once: int
-) -> Generator[Game, None, None]:
+    agent: Agent, params: Params, n_games: int, n_at_once: int
+) -> Generator[Played, None, None]:
     """Play games 0 to n_games - 1, some at once, each in a thread; yields each as it ends."""
     stop = StopFlag()
     with concurrent.futures.ThreadPoolExecutor(n_at_once) as players:
         try:
             with kept_from_new_threads():
                 games = [
-                    players.submit(play, policy, settings, number, stop)
-                    for number in range(n_games)
+                    players.submit(play, agent, params, number, stop) for number in range(n_games)
                 ]
             for game in concurrent.futures.as_completed(games):
                 if (played := game.result()) is not None:
@@ -266,7 +201,7 @@ def play_many(
             players.shutdown(wait=False, cancel_futures=True)
 
 
-def summarise(env_id: str, games: Sequence[Game]) -> Summary:
+def summarise(env_id: str, games: Sequence[Played]) -> Summary:
     """Mean, spread and extremes of the scores."""
     scores = np.array([game.score for game in games], np.float64)
     if not scores.size:

@@ -10,22 +10,26 @@ by the policy alone, and `run_checkpoint.py` plays them again. The best was chos
 with another seed it will do a little worse.
 """
 
+import contextlib
 import csv
+import dataclasses
 import pathlib
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from a3c.agent.shared import Counters, SharedState
+from a3c.agent.shared import SharedState
+from a3c.contract import Snapshot, Subject
 from a3c.machine.stopping import StopFlag, kept_from_new_threads
 from a3c.play import evaluation
-from a3c.store import checkpoint_files
-from a3c.store.checkpoint import CannotSave, Checkpointer
-from a3c.store.checkpoint_files import Subject
+from a3c.play.agent import Agent
+from a3c.settings.params import Params
+from a3c.store import checkpoint
+from a3c.store.checkpoint import Checkpoint
+from a3c.store.run_folder import EVALUATIONS, RunFolder
 
-CSV = "evaluations.csv"
 LOOK_INTERVAL_SECONDS = 0.2
 
 
@@ -50,46 +54,23 @@ class Evaluator:
 
     def __init__(
         self,
+        params: Params,
         subject: Subject,
-        params: Mapping[str, Any],
         shared: SharedState,
-        folder: pathlib.Path,
+        folder: RunFolder,
         report: Callable[[Evaluated | EvaluationFailed], None],
-        is_taken_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`folder` is the run's; if it has evaluations already, the best of them is to be beaten, and
+        """If the run's folder has evaluations already, the best one that is saved is to be beaten, and
         one that is due since the last of them is made up for.
         """
-        self._shared = shared
-        self._report = report
-        self._seed, self._n_games = params["seed"], params["eval_episodes"]
-        self._interval = params["eval_interval_steps"]
-        self._timeout_seconds = params["env_timeout_seconds"]
-        best_mean, n_steps_at_last = read_evaluations(folder / CSV)
-        now = shared.counters.read().steps
-        self._n_steps_at_last = now if n_steps_at_last is None else n_steps_at_last
-        self._best_folder = folder / "checkpoints" / checkpoint_files.BEST
-        # What is not there any more is not to be beaten.
-        self._best_mean = best_mean if any(self._best_folder.glob("ckpt-*.json")) else None
-        # What the weights and statistics of one moment are copied to.
-        self._frozen = SharedState(
-            {name: variable.numpy() for name, variable in shared.weights.items()},
-            rmsprop_initial=0.0,
-            rmsprop_decay=0.0,
-            rmsprop_epsilon=0.0,
-            max_grad_norm=0.0,
-            counters=Counters(0),
-        )
-        self._checkpointer = Checkpointer(
-            self._best_folder,
-            self._frozen,
-            subject,
-            params,
-            n_kept=None,
-            is_taken_over=is_taken_over,
-        )
-        self._policy = evaluation.Policy(subject, weights=self._frozen.weights)
-        self._settings = evaluation.settings_of(subject, self._seed)
+        assert params.eval_interval_steps is not None
+        self._params, self._interval = params, params.eval_interval_steps
+        self._subject, self._shared, self._folder, self._report = subject, shared, folder, report
+        means = read_evaluations(folder.path / EVALUATIONS)
+        self._n_steps_at_last = max(means, default=shared.counters.read().steps)
+        # What was never saved, or is not there any more, is not to be beaten.
+        self._best_mean = means.get(max(checkpoint.numbered(folder.best), default=-1))
+        self._agent = Agent(subject)
         self._stop = StopFlag()
         self._thread: threading.Thread | None = None
 
@@ -99,30 +80,16 @@ class Evaluator:
         is_busy = self._thread is not None and self._thread.is_alive()
         if is_busy or n_steps // self._interval == self._n_steps_at_last // self._interval:
             return False
-        with self._shared.gate.shut():
-            counts = self._shared.counters.read()
-            for part in ("weights", "mean_squares"):
-                for name, variable in getattr(self._shared, part).items():
-                    getattr(self._frozen, part)[name].assign(variable)
-        self._frozen.counters = Counters(counts.steps, counts)
-        self._n_steps_at_last = counts.steps
-        self._thread = threading.Thread(
-            target=self._evaluate, args=(counts.steps,), name="evaluation"
-        )
+        snapshot, _ = self._shared.snapshot(lambda: None)
+        self._n_steps_at_last = snapshot.counts.steps
+        self._thread = threading.Thread(target=self._evaluate, args=(snapshot,), name="evaluation")
         try:
             with kept_from_new_threads():
                 self._thread.start()
         except RuntimeError:  # the system has no thread to give
             self._thread = None
-            self._report(EvaluationFailed(counts.steps, traceback.format_exc()))
+            self._report(EvaluationFailed(snapshot.counts.steps, traceback.format_exc()))
         return True
-
-    def forget(self, n_steps: int) -> None:
-        """Delete what was the best before the one that it was at so many steps.
-
-        A run that is killed goes on from a checkpoint, with what was its best by then.
-        """
-        checkpoint_files.delete_older(self._best_folder, n_steps)
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
         """Bring those to their end that are due, unless stopped meanwhile."""
@@ -131,32 +98,34 @@ class Evaluator:
                 break
             if self._thread is not None:
                 self._thread.join(LOOK_INTERVAL_SECONDS)
-        self.stop()
+        self.close()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Give up the evaluation under way, which counts for nothing then, and wait for that."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
-    def _evaluate(self, n_steps: int) -> None:
+    def _evaluate(self, snapshot: Snapshot) -> None:
+        n_steps = snapshot.counts.steps
         try:
             start = time.monotonic()
+            self._agent.set_weights(snapshot.weights)
+            params = evaluation.params_of(self._subject, self._params.seed)
             games = []
-            for number in range(self._n_games):
-                game = evaluation.play(
-                    self._policy, self._settings, number, self._stop, self._timeout_seconds
-                )
+            for number in range(self._params.eval_episodes):
+                timeout = self._params.env_timeout_seconds
+                game = evaluation.play(self._agent, params, number, self._stop, timeout)
                 if game is None:
                     return
                 games.append(game)
-            summary = evaluation.summarise(self._settings.env_id, games)
+            summary = evaluation.summarise(self._subject.env_id, games)
             best = problem = None
             if self._best_mean is None or summary.mean > self._best_mean:
                 try:
-                    best, self._best_mean = self._checkpointer.save(), summary.mean
-                except CannotSave as error:
-                    problem = str(error)
+                    best, self._best_mean = self._save(snapshot), summary.mean
+                except OSError as error:
+                    problem = f"it cannot be saved: {error.strerror or error}"
             figures = {
                 "episode_reward_mean": summary.mean,
                 "episode_reward_sd": summary.sd,
@@ -172,22 +141,23 @@ class Evaluator:
             # A long run is worth more than one of its evaluations.
             self._report(EvaluationFailed(n_steps, traceback.format_exc()))
 
+    def _save(self, snapshot: Snapshot) -> pathlib.Path:
+        path = checkpoint.path_of(self._folder.best, snapshot.counts.steps)
+        as_dict = dataclasses.asdict(self._params)
+        self._folder.save(Checkpoint(path, self._subject, as_dict, snapshot))
+        return path
 
-def read_evaluations(path: pathlib.Path) -> tuple[float | None, int | None]:
-    """The best mean score of an evaluations.csv, and the steps of its last row; None of none."""
-    means, n_steps = [], None
+
+def read_evaluations(path: pathlib.Path) -> dict[int, float]:
+    """The mean score of each row of an evaluations.csv by its steps; a damaged row is left out."""
+    means: dict[int, float] = {}
     try:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
             # Without quotes, of which we write none: a damaged byte that looks like one would take
             # in all that comes after.
             for row in csv.DictReader(file, quoting=csv.QUOTE_NONE):
-                try:
-                    means.append(float(row["episode_reward_mean"]))
-                    n_steps = int(row["steps"])
-                except (KeyError, TypeError, ValueError):  # a row that was cut short
-                    continue
-    except FileNotFoundError:
-        return None, None
-    except csv.Error:  # a line that is longer than any of ours
+                with contextlib.suppress(KeyError, TypeError, ValueError):
+                    means[int(row["steps"])] = float(row["episode_reward_mean"])
+    except (FileNotFoundError, csv.Error):  # the latter: a line that is longer than any of ours
         pass
-    return max((mean for mean in means if mean == mean), default=None), n_steps
+    return means

@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from a3c.envs import debug_wrappers
 from a3c.play.screens import Screen, pictures_at
 
 HEIGHT = 630  # three times an Atari's 210
@@ -93,7 +92,7 @@ class Panel:
         n_images = observation.shape[-1]
         gap = 4
         zoom = max(1, (PANEL_WIDTH - 2 * MARGIN - gap * (n_images - 1)) // (84 * n_images))
-        spread = _zoomed(debug_wrappers.spread_stack(observation), zoom)
+        spread = _zoomed(spread_stack(observation), zoom)
         for i, image in enumerate(np.split(spread, n_images, axis=1)):
             # In a frame, since images themselves may be black at their edges.
             x, width = MARGIN + i * (image.shape[1] + gap), image.shape[1]
@@ -193,3 +192,8 @@ class Eyes:
         panel.head(f"what it expects to be paid, discounted:  {value:+.3f}")
         panel.course(list(self._values))
         return panel.array()
+
+
+def spread_stack(observation: np.ndarray) -> np.ndarray:
+    """Return a stack (height, width, n) as one image (height, n * width), oldest on the left."""
+    return np.concatenate(np.moveaxis(observation, -1, 0), axis=1)

@@ -5,27 +5,32 @@ of figures every wake interval and a checkpoint every checkpoint interval.
 """
 
 import collections
-import contextlib
+import dataclasses
 import math
 import pathlib
 import queue
+import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from a3c.agent import optimizer
+from a3c.agent.learner import Measurement
 from a3c.agent.shared import SharedState
-from a3c.agent.worker import EnvRestart, Failure, Game, Measurement, Report, Worker
-from a3c.contract import Position, WorkerPosition
+from a3c.agent.worker import EnvRestart, Failure, Report, Worker
+from a3c.contract import Game, Position, Subject
 from a3c.machine import cores
+from a3c.machine.appending import one_line
 from a3c.machine.stopping import StopSignals, kept_from_new_threads
 from a3c.play.evaluator import Evaluated, EvaluationFailed, Evaluator
-from a3c.run import failure
 from a3c.settings.params import Params
-from a3c.store import checkpoint_files, logs, resume
-from a3c.store.checkpoint import CannotSave, Checkpointer
+from a3c.store import checkpoint, logs
+from a3c.store.checkpoint import Checkpoint
+from a3c.store.resume import GAMES_IN_MEAN, Start
+from a3c.store.run_folder import RunFolder
 
 # Not SimpleQueue, whose `get` before Python 3.13 waits for ever if a signal comes so late that its
 # handler ends after the time it had; and after a signal nobody reports any more.
@@ -33,53 +38,43 @@ Reports = queue.Queue[Report | Evaluated | EvaluationFailed]
 BAR_INTERVAL_SECONDS = 0.5
 
 
+class Run(NamedTuple):
+    """What the parts of one run share."""
+
+    params: Params
+    subject: Subject
+    folder: RunFolder
+    start: Start
+    signals: StopSignals
+    log: logs.RunLog
+    shared: SharedState
+    reports: Reports
+
+
 class Watch:
     """Reports in, figures and checkpoints out."""
 
     def __init__(
-        self,
-        params: Params,
-        folder: pathlib.Path,
-        shared: SharedState,
-        workers: Sequence[Worker],
-        checkpointer: Checkpointer,
-        log: logs.RunLog,
-        signals: StopSignals,
-        reports: Reports,
-        positions: Sequence[WorkerPosition],
-        evaluator: Evaluator | None = None,
-        is_taken_over: Callable[[], bool] = lambda: False,
+        self, run: Run, workers: Sequence[Worker], evaluator: Evaluator | None = None
     ) -> None:
-        """`positions`: where each worker starts. `is_taken_over`: has another run its folder there?"""
-        self._params, self._shared, self._workers = params, shared, workers
-        self._checkpointer, self._evaluator = checkpointer, evaluator
-        self._log, self._signals, self._reports = log, signals, reports
-        self._folder, self._is_taken_over = folder, is_taken_over
+        self._params, self._shared, self._log = run.params, run.shared, run.log
+        self._run, self._workers, self._evaluator = run, workers, evaluator
         # Score and length of each.
-        self._last_games: collections.deque[tuple[float, int]] = collections.deque(
-            maxlen=resume.GAMES_IN_MEAN
-        )
-        self._positions = positions
-        self._is_saved = True  # as far as was tried
+        self._last_games = collections.deque(run.start.last_games, maxlen=GAMES_IN_MEAN)
+        position = run.start.position
+        self._n_env_restarts = position.n_env_restarts if position else 0
+        # Of the run before it was resumed.
+        self._cpu_seconds_before = position.cpu_seconds if position else 0
+        self._is_saved = True  # False while the latest try to save has failed
         self._measured: dict[str, list[float]] = collections.defaultdict(list)
         self._last_measurement: Measurement | None = None
         self._failure: Failure | None = None
-        self._n_env_restarts = 0
-        self._cpu_seconds_before = 0  # those of the run before it was resumed
-        self._row_counts, self._row_time = shared.counters.read(), time.monotonic()
-
-    def take_over(self, standing: resume.Standing) -> None:
-        """Go on with what the logs need of a run that is resumed."""
-        self._last_games.extend(standing.last_games)
-        self._n_env_restarts = standing.n_env_restarts
-        self._cpu_seconds_before = standing.cpu_seconds
+        self._row_counts, self._row_time = run.shared.counters.read(), time.monotonic()
 
     def run(self) -> int:
         """Start the workers, watch them to their end, save; returns the exit status."""
-        if not self._checkpointer.has_saved:
-            prefix = self._save()
-            if prefix:
-                self._log.say(f"checkpoint before the first update: {prefix}")
+        if self._run.start.position is None and (path := self._save()):
+            self._log.say(f"checkpoint before the first update: {path}")
         threads = [
             threading.Thread(target=worker.run, name=f"worker-{worker.number}")
             for worker in self._workers
@@ -90,47 +85,59 @@ class Watch:
                     thread.start()
             self._watch(threads)
         finally:
-            self._signals.event.set()
+            self._run.signals.event.set()
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()
         self._take_reports(math.inf)
         if self._failure is not None:
-            n_steps = self._shared.counters.read().steps
-            place = None if self._is_taken_over() else self._folder
-            self._log.say(failure.leave(place, self._failure, n_steps), error=True)
-        prefix = self._save()
-        self._write_row()
-        if prefix:
-            self._log.say(f"saved {prefix}")
+            self._tell_of(self._failure)
+        self._write_row()  # first, so that the checkpoint's position has it
+        if path := self._save():
+            self._log.say(f"saved {path}")
         if self._evaluator is not None:
-            self._evaluator.finish(lambda: bool(self._signals.received or self._failure))
+            self._evaluator.finish(lambda: bool(self._run.signals.received or self._failure))
             self._take_reports(math.inf)
         return self._conclude()
 
+    def _tell_of(self, failure: Failure) -> None:
+        n_steps = self._shared.counters.read().steps
+        what = f"worker {failure.worker} failed at {n_steps:,} steps: {in_one_line(failure.error)}"
+        where = self._run.folder.leave_failure(failure.traceback, failure.arrays or {})
+        self._log.say(f"{what}; {where}", error=True)
+
     def _save(self) -> pathlib.Path | None:
         """Save, or say why that is not possible now; the run is worth going on."""
+        run = self._run
+        self._take_reports(math.inf)  # so that few are left while the gate is shut
         try:
-            prefix = self._checkpointer.save(self._read_position)
-        except CannotSave as error:
+            snapshot, position = self._shared.snapshot(self._read_position)
+            path = checkpoint.path_of(run.folder.checkpoints, snapshot.counts.steps)
+            self._log.sync()
+            as_dict = dataclasses.asdict(self._params)
+            run.folder.save(Checkpoint(path, run.subject, as_dict, snapshot, position))
+        except OSError as error:
             self._is_saved = False
-            self._log.say(f"{error}; what was saved before is left as it is", error=True)
+            why = error.strerror or error
+            self._log.say(
+                f"cannot save a checkpoint: {why}; what was saved before is left as it is",
+                error=True,
+            )
             return None
         if not self._is_saved:
             self._log.say("checkpoints can be saved again")
         self._is_saved = True
-        if self._evaluator is not None:
-            with contextlib.suppress(OSError):  # the next save will
-                self._evaluator.forget(checkpoint_files.oldest(prefix.parent))
-        return prefix
+        checkpoint.delete_all_but(run.folder.checkpoints, self._params.keep_ckpts)
+        # Keep the best as of the oldest checkpoint: a resume may go back to that one.
+        oldest = min(checkpoint.numbered(run.folder.checkpoints), default=0)
+        checkpoint.delete_older(run.folder.best, oldest)
+        return path
 
     def _read_position(self) -> Position:
         # What workers have reported by now is of the checkpoint's time.
         self._take_reports(math.inf)
-        # There are fewer workers, or none, where a signal came while they were being made.
-        not_made = self._positions[len(self._workers) :]
         return Position(
-            [*(worker.position for worker in self._workers), *not_made],
+            [worker.position for worker in self._workers],
             self._log.n_bytes(),
             self._n_env_restarts,
             int(np.nan_to_num(self._cpu_seconds())),
@@ -169,17 +176,17 @@ class Watch:
             self._log.say(f"it is the best so far, but {evaluated.problem}", error=True)
 
     def _take_reports(self, seconds: float) -> None:
-        """Handle reports for so long, however many there are; forever means all that are there."""
+        """Handle reports for so long; with inf, what is in the queue now, without waiting."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             try:
-                report = self._reports.get(timeout=0 if math.isinf(left) else left)
+                report = self._run.reports.get(timeout=0 if math.isinf(left) else left)
             except queue.Empty:
                 return
             match report:
                 case Game():
                     self._last_games.append((report.score, report.length))
-                    self._log.game(report.n_steps, report.score, report.length)
+                    self._log.game(report)
                 case EnvRestart():
                     self._n_env_restarts += 1
                     self._log.say(
@@ -228,10 +235,7 @@ class Watch:
             "rl/episode_reward_mean_100": score,
             "rl/episode_length_mean_100": length,
             "rl/episodes": counts.games,
-            # There is no worker where a signal came while they were being made.
-            "rl/episode_value_mean": (
-                self._workers[0].episode_value_mean if self._workers else math.nan
-            ),
+            "rl/episode_value_mean": self._workers[0].episode_value_mean,
         }
         self._row_counts, self._row_time = counts, now
         self._log.figures(figures)
@@ -252,14 +256,24 @@ class Watch:
         if self._failure is not None:
             return 1
         counts = self._shared.counters.read()
-        ending = "stopped" if self._signals.received else "finished"
+        ending = "stopped" if self._run.signals.received else "finished"
         self._log.say(
             f"{ending} at {counts.steps:,} steps, {counts.updates:,} updates,"
             f" {counts.games:,} games"
         )
-        return self._signals.exit_status if self._is_saved else 1
+        return self._run.signals.exit_status if self._is_saved else 1
 
 
 def _mean_of_finite(values: Sequence[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return float(np.mean(finite)) if finite else math.nan
+
+
+def in_one_line(error: BaseException) -> str:
+    """The error's type and the ends of its text; of TensorFlow's, what we had it check."""
+    text = str(error)
+    if checked := re.search(r"\w+ not finite", text):
+        return checked[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    shown = " … ".join(dict.fromkeys(lines[:1] + lines[-1:]))
+    return one_line(f"{type(error).__name__}: {shown}", 500)

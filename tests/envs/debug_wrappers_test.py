@@ -4,7 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
-from a3c.envs import debug_wrappers, make, wrappers
+from a3c.envs import debug_wrappers, wrappers
+from a3c.envs.make import make_env
+from a3c.settings.params import Params
 from tests.tools import toys
 
 
@@ -25,8 +27,8 @@ def test_numbers_start_anew_with_each_game():
 def test_each_image_of_a_stack_has_the_numbers_of_its_two_frames():
     """Parity: Pong's bare frames, numbered, and of each four the brighter pixels of two."""
     bare: list[np.ndarray] = []
-    settings = make.EnvSettings("PongNoFrameskip-v4", 0, max_n_noops=0, number_frames=True)
-    game = make.make_env(settings, see=bare.append)
+    params = Params("PongNoFrameskip-v4", max_n_noops=0, debug=True)
+    game = make_env(params, see=bare.append)
     observation, _ = game.reset()
     for decision in range(30):
         for i in range(4):
@@ -50,17 +52,6 @@ def test_every_number_looks_different(shape):
         assert len({wrappers.pong_features(frame).tobytes() for frame in frames}) == 200
 
 
-def test_a_number_is_white_on_black_within_the_frame():
-    """Analytic: on a gray frame both colours appear, the border stays gray, the source unchanged."""
-    gray = np.full((210, 160, 3), 128, np.uint8)
-    frame = debug_wrappers.draw_number(gray, 88888)
-    assert (gray == 128).all()
-    assert (frame == 255).any()
-    assert (frame == 0).any()
-    for border in (frame[:34], frame[194:], frame[:, :8], frame[:, -8:]):
-        assert (border == 128).all()
-
-
 def test_a_frame_that_is_a_view_can_be_drawn_on():
     """Analytic: OpenCV draws on contiguous memory only, and frames may be slices."""
     frame = np.zeros((210, 320, 3), np.uint8)[:, ::2]
@@ -68,17 +59,11 @@ def test_a_frame_that_is_a_view_can_be_drawn_on():
     np.testing.assert_array_equal(debug_wrappers.draw_number(frame, 5), expected)
 
 
-def test_spread_stack():
-    """Analytic: image i of the stack is the i-th from the left."""
-    images = [np.full((3, 2), i, np.uint8) for i in range(4)]
-    spread = debug_wrappers.spread_stack(cv2.merge(images))
-    assert spread.shape == (3, 8)
-    np.testing.assert_array_equal(spread[0], [0, 0, 1, 1, 2, 2, 3, 3])
-
-
 def test_a_number_is_white_in_a_black_box_in_the_middle():
     """Analytic: as OpenCV measures the text, and a margin of two lines' width."""
-    drawn = debug_wrappers.draw_number(np.full((210, 160, 3), 99, np.uint8), 42)
+    gray = np.full((210, 160, 3), 99, np.uint8)
+    drawn = debug_wrappers.draw_number(gray, 42)
+    assert (gray == 99).all()
     assert (drawn == drawn[..., :1]).all()
     assert (drawn.min(), drawn.max()) == (0, 255)
     (width, height), _ = cv2.getTextSize("42", cv2.FONT_HERSHEY_SIMPLEX, 160 / 130, 1)

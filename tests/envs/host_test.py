@@ -7,23 +7,24 @@ import signal
 import numpy as np
 import pytest
 
-from a3c.envs import process
-from a3c.envs.make import EnvSettings, describe_env
-from a3c.envs.pool import EnvProcesses, close_all
-from a3c.envs.process import EnvError, Host, RestartLimit
-from tests.envs.process_test import TOY, is_running, wait_for_end
+from a3c.envs.make import describe_env
+from a3c.envs.pool import Fleet, Pool, RestartLimit, close_all
+from a3c.envs.process import EnvError, Host
+from a3c.settings.params import Params
+from tests.tools.pools import TOY, is_running, lose_patience, opened, wait_for_end
 
 
 @contextlib.contextmanager
-def workers(name, n, *, n_envs=1, n_parts=None, settings=None, **kwargs):
+def workers(name, n, *, n_envs=1, n_parts=None, restart_limit=None):
     """So many workers' environments in one process, or one that waits for yet more of them."""
-    settings = settings or EnvSettings(TOY + name, seed=1)
-    description = describe_env(EnvSettings(TOY + "Vector-v0", 0))
-    host = Host(n_parts or n)
+    description = describe_env(Params(TOY + "Vector-v0"))
+    fleet = Fleet(restart_limit=restart_limit)
+    fleet.hosts = dict.fromkeys(range(n), Host(n_parts or n))
     made = []
     try:
         for worker in range(n):
-            made.append(EnvProcesses(settings, worker, n_envs, description, 2, host=host, **kwargs))
+            params, first_games = Params(TOY + name, seed=1), [0] * n_envs
+            made.append(Pool(params, description, worker, n_envs, 2, first_games, fleet))
         yield made
     finally:
         close_all(made)
@@ -39,7 +40,7 @@ def course(all_envs, n_steps=30):
             step = envs.step(np.array([n % 2, 1]), n % 2)
             arrays = [step.rewards, step.terminated, step.truncated, envs.observations]
             of_worker.append([array.tolist() for array in arrays])
-            of_worker.append([game._replace(seconds=0) for game in step.games])
+            of_worker.append([game._replace(ended_at=0) for game in step.games])
             of_worker.append((envs.n_frames, list(envs.next_games)))
     return told
 
@@ -53,21 +54,17 @@ def test_workers_that_share_a_process_get_what_they_would_alone():
     assert not is_running(pid)
     expected = []
     for worker in range(3):
-        settings = EnvSettings(TOY + "Vector-v0", seed=1)
-        with contextlib.closing(
-            EnvProcesses(settings, worker, 2, describe_env(settings), 2)
-        ) as alone:
+        with opened(TOY + "Vector-v0", 2, worker=worker, seed=1) as alone:
             expected += course([alone])
     assert found == expected
 
 
 def test_a_process_that_is_given_up_before_it_started_is_told_as_dead():
     """Analytic: nobody waits for workers whose process waited for another that never came."""
-    settings, host = EnvSettings(TOY + "Vector-v0", seed=1), Host(2)
-    envs = EnvProcesses(settings, 0, 1, describe_env(settings), 2, host=host)
-    host.end(0)
-    with contextlib.closing(envs), pytest.raises(EnvError, match=r"^worker 0, environment 0 died"):
-        envs.reset(0)
+    with workers("Vector-v0", 1, n_parts=2) as (envs,):
+        envs._processes[0].host.end(0)
+        with pytest.raises(EnvError, match=r"^worker 0, environment 0 died"):
+            envs.reset(0)
 
 
 def test_each_is_served_as_it_asks():
@@ -81,13 +78,11 @@ def test_each_is_served_as_it_asks():
         assert first.step(np.array([1]), 0).rewards == [10]
 
 
-def test_what_breaks_a_process_breaks_it_for_all_and_counts_once(tmp_path):
+def test_what_breaks_a_process_breaks_it_for_all_and_counts_once():
     """Analytic: a limit of one is enough for three workers; each has a process of its own then, and the steps
-    and rows of before.
+    of before.
     """
-    settings = EnvSettings(TOY + "Vector-v0", seed=1, monitor_dir=str(tmp_path))
-    limit = RestartLimit(n=1)
-    with workers("", 3, settings=settings, restart_limit=limit) as all_envs:
+    with workers("Vector-v0", 3, restart_limit=RestartLimit(n=1)) as all_envs:
         for envs in all_envs:
             envs.reset(0)
             envs.step(np.array([1]), 1)
@@ -95,7 +90,7 @@ def test_what_breaks_a_process_breaks_it_for_all_and_counts_once(tmp_path):
         os.kill(*before, signal.SIGKILL)
         for worker, envs in enumerate(all_envs):
             step = envs.step(np.array([1]), 0)
-            (replaced,) = step.replaced
+            (replaced,) = envs.take_replaced()
             assert replaced.why == f"worker {worker}, environment 0 died (exit code -9)"
             assert step.rewards == [0]
             assert (envs.n_frames, envs.next_games) == (1, [2])
@@ -140,10 +135,12 @@ def test_one_that_hangs_is_ended_by_who_waits_first():
             envs.reset(0)
         for _ in range(2):
             first.step(np.array([0]), 0)
-        first._processes[0]._patience_seconds = 0.5
-        (replaced,) = first.step(np.array([0]), 0).replaced
+        lose_patience(first)
+        first.step(np.array([0]), 0)
+        (replaced,) = first.take_replaced()
         assert replaced.why == "worker 0, environment 0 has not answered for 0.5 s"
-        (replaced,) = second.step(np.array([0]), 0).replaced
+        second.step(np.array([0]), 0)
+        (replaced,) = second.take_replaced()
         assert replaced.why == "worker 1, environment 0 died (exit code -9)"
 
 
@@ -181,14 +178,14 @@ def test_a_process_that_cannot_be_started_again_counts_each_time(monkeypatch):
                 pytest.fail("it goes on for ever")
             raise OSError(24, "Too many open files")
 
-        monkeypatch.setattr(process.Host, "add", refuse)
+        monkeypatch.setattr(Host, "add", refuse)
         with pytest.raises(EnvError, match="cannot be started: Too many open files"):
             first.step(np.array([0]), 0)
         assert len(tries) == 3
 
 
 @pytest.mark.parametrize(
-    ("n_cores", "n_workers", "n_processes", "expected"),
+    ("n_cores", "n_workers", "n_envs", "expected"),
     [
         (2, 16, 1, [8, 8]),
         (2, 5, 1, [3, 2]),
@@ -199,16 +196,17 @@ def test_a_process_that_cannot_be_started_again_counts_each_time(monkeypatch):
     ],
 )
 def test_many_workers_share_as_many_processes_as_there_are_cores(
-    monkeypatch, n_cores, n_workers, n_processes, expected
+    monkeypatch, n_cores, n_workers, n_envs, expected
 ):
     """Analytic: contiguous shares; none where workers are few or have several processes each."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n_cores)))
-    hosts = process.hosts(n_workers, n_processes)
-    assert len(hosts) == n_workers
+    hosts = Fleet(n_workers, n_envs).hosts
     if expected is None:
-        assert hosts == [None] * n_workers
+        assert hosts == {}
         return
-    n_of_each = {host: hosts.count(host) for host in hosts}
+    assert [*hosts] == [*range(n_workers)]
+    of_workers = [*hosts.values()]
+    n_of_each = {host: of_workers.count(host) for host in of_workers}
     assert [*n_of_each.values()] == expected
     assert [host._n_parts for host in n_of_each] == expected
-    assert hosts == [host for host, n in n_of_each.items() for _ in range(n)]
+    assert of_workers == [host for host, n in n_of_each.items() for _ in range(n)]

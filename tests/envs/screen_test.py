@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from a3c.envs import screen
-from a3c.envs.make import EnvSettings, make_env
+from a3c.envs.make import make_env
+from a3c.settings.params import Params
 
 gymnasium.register_envs(ale_py)
 
@@ -46,7 +47,7 @@ def test_the_luminance_of_two_screens_is_that_of_their_maximum_in_rgb() -> None:
 
 def test_a_game_of_other_colours_takes_the_plain_way() -> None:
     """Parity: Air Raid is PAL; what the agent sees is the same as by hand from RGB."""
-    env = make_env(EnvSettings("AirRaidNoFrameskip-v4", 0, max_n_noops=0))
+    env = make_env(Params("AirRaidNoFrameskip-v4", max_n_noops=0))
     assert not screen.has_ntsc_colours(env.unwrapped.ale)
     observation, _ = env.reset()
     plain = emulator("AirRaidNoFrameskip-v4")

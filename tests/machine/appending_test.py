@@ -1,29 +1,139 @@
-"""Cutting lines off a file; appending to it is tested with those who do, in tests/disk_test.py."""
+"""Files written whole, and lines cut off; tests/disk_test.py has the tests with a full disk."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
 
 import pytest
 
-from a3c.machine.appending import cut_lines
+from a3c.machine.appending import cut_lines, one_line, why_unwritable, write_atomically
+from tests.tools import processes
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.parametrize(
-    ("text", "n_cut", "left"),
+    ("text", "most", "shown"),
     [
-        ("a\nb\n1\n2\n", 0, "a\nb\n1\n2\n"),
-        ("a\nb\n1\n2\n3\n4\nhalf", 2, "a\nb\n1\n2\n"),
-        ("a\nb\n1\nhalf", 0, "a\nb\n1\n"),
-        ("a\nhalf", 1, ""),
-        ("", 0, ""),
+        ("as it is", 8, "as it is"),
+        ("as it is", 7, "as it …"),
+        ("two\nlines", 20, "two\\nlines"),
+        ("\x1b[31mred\x00", 20, "\\x1b[31mred\\x00"),
+        ("\udcff", 20, "\\udcff"),
+        ("Überprüfung", 20, "Überprüfung"),
     ],
 )
-def test_what_is_left_of_four_lines_two_of_them_the_head(tmp_path, text, n_cut, left):
-    """Analytic: whole lines are counted; half a head is none."""
+def test_a_text_fits_one_line(text, most, shown):
+    """Analytic: escaped as Python would, then cut, the mark within the length."""
+    assert one_line(text, most) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("1\n2\n", "1\n2\n"),
+        ("1\n2\n3\n4\n", "1\n2\n"),
+        ("1\nbad\n2\nbad\n3\n", "1\nbad\n2\n"),
+        ("1\n2", "1\n"),
+        ("1", ""),
+        ("", ""),
+    ],
+)
+def test_what_comes_behind_the_last_line_that_stays_is_cut(tmp_path, text, left):
+    """Analytic: no half line stays, and a damaged one where a later line does."""
     path = tmp_path / "table"
     path.write_text(text)
-    assert cut_lines(path, lambda number, fields: number < 4, n_head_lines=2) == n_cut
+    cut_lines(path, lambda line: int(line) <= 2)
     assert path.read_text() == left
 
 
-def test_a_file_that_is_not_there_has_no_lines(tmp_path):
-    """Analytic: and is not made."""
-    assert cut_lines(tmp_path / "table", lambda number, fields: True) == 0
-    assert not list(tmp_path.iterdir())
+def test_half_a_line_is_cut_off(tmp_path):
+    """Analytic: whole lines stay, whatever they hold."""
+    (tmp_path / "log").write_bytes(b"\xff\n" * 20_000 + b"half")
+    cut_lines(tmp_path / "log")
+    assert (tmp_path / "log").read_bytes() == b"\xff\n" * 20_000
+
+
+@pytest.mark.parametrize("data", ["new: é", b"new: \xff"])
+def test_a_file_is_whole_on_the_disk_before_it_takes_another_ones_place(
+    tmp_path, monkeypatch, data
+):
+    """Analytic: all of its bytes are synced first, or a power cut would leave an empty file; and
+    its folder afterwards.
+    """
+    path = tmp_path / "file"
+    path.write_text("old")
+    synced = []
+
+    def fsync(number: int) -> None:
+        is_folder = os.path.isdir(f"/proc/self/fd/{number}")
+        synced.append((is_folder, os.fstat(number).st_size if not is_folder else path.read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_atomically(path, data)
+    expected = data.encode() if isinstance(data, str) else data
+    assert path.read_bytes() == expected
+    assert synced == [(False, len(expected)), (True, expected)]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_where_writing_fails_the_old_file_stays(tmp_path, monkeypatch, where, error):
+    """Analytic: and nothing is left beside it."""
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(*((os, "fsync") if where == "fsync" else (pathlib.Path, "replace")), fail)
+    with pytest.raises(type(error)):
+        write_atomically(path, "new")
+    assert [(each, each.read_text()) for each in tmp_path.iterdir()] == [(path, "old")]
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path):
+    """Analytic: beside it is what it had written; the next one to write takes that away."""
+    path = tmp_path / "file"
+    path.write_text("old")
+    script = (
+        "import os, pathlib, signal, sys; from a3c.machine import appending;"
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL);"
+        "appending.write_atomically(pathlib.Path(sys.argv[1]), 'new')"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+    assert (tmp_path / "file.tmp").read_text() == "new"
+    write_atomically(path, "newer")
+    assert [(each, each.read_text()) for each in tmp_path.iterdir()] == [(path, "newer")]
+
+
+def test_what_can_be_written_is_left_as_it_is(tmp_path):
+    """Analytic: a file that is there keeps its bytes, one that is not is not made; the rest is told."""
+    (tmp_path / "there").write_text("old")
+    assert why_unwritable(tmp_path / "there") is None
+    assert why_unwritable(tmp_path / "new") is None
+    assert why_unwritable(tmp_path) == "Is a directory"
+    assert why_unwritable(tmp_path / "no" / "file") == "No such file or directory"
+    assert why_unwritable(tmp_path / "x\0") == "embedded null byte"
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("there", "old")]
+
+
+def test_what_the_console_cannot_show_is_escaped():
+    """Analytic: printed where the console knows ASCII alone."""
+    code = (
+        "from a3c.machine import appending; appending.open_what_is_closed();"
+        r"print('x\u2026\udcff')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=processes.ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == rb"x\u2026\udcff" + b"\n"

@@ -21,12 +21,6 @@ def draws(*key: int) -> tuple[int, ...]:
     return tuple(generator.integers(2**63, size=4).tolist())
 
 
-def test_every_part_of_the_key_leads_to_a_stream_of_its_own():
-    """Analytic: streams of all combinations of small keys are pairwise different."""
-    keys = list(itertools.product(range(3), Purpose, range(3), range(3), range(3)))
-    assert len({draws(*key) for key in keys}) == len(keys)
-
-
 def test_no_two_of_64_workers_with_32_environments_draw_the_same():
     """Analytic: streams of every worker, environment and purpose of two runs are pairwise different,
     and so are all of their first four numbers."""

@@ -1,11 +1,16 @@
 """What is said to standard error while TensorFlow is loaded: its chatter is kept, the rest passed on."""
 
 import os
+import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from a3c.machine.tensorflow_process import hushed
 from tests.tools import processes
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 CHATTER = "I0000 00:00:1.2 34 port.cc:153] oneDNN custom operations are on. You may see slightly\n"
 
@@ -61,9 +66,44 @@ def test_a_crash_is_told(tmp_path, script, status, told):
     assert told in processes.outputs(tmp_path)["stderr"]
 
 
-def test_without_standard_error_all_goes_on(tmp_path):
-    """Analytic: closed, as `2>&-` leaves it."""
-    script = "import os; os.close(2)\nfrom a3c.machine.tensorflow_process import hushed\nwith hushed(): print('loaded')"
-    process = processes.start(["-c", script], tmp_path)
-    assert process.wait(processes.DEADLINE_SECONDS) == 0
-    assert processes.outputs(tmp_path)["stdout"] == "loaded\n"
+def said_after_the_start(code: str, n_cores: str | None = None) -> list[str]:
+    """What a process of its own prints, in which TensorFlow has just been started: that can be done
+    but once.
+    """
+    start = (
+        f"import os; from a3c.machine import cores, tensorflow_process; cores.use({n_cores!r})\n"
+        "with tensorflow_process.hushed(): import tensorflow as tf\n"
+        "tensorflow_process.keep_freed_memory(); tensorflow_process.start_tensorflow();"
+    )
+    command = [sys.executable, "-c", start + code]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""  # TensorFlow has said nothing of itself
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("n_cores", ["1", None])
+def test_no_operation_is_split_and_gradients_get_a_thread_a_core(n_cores):
+    """Analytic: as TensorFlow says after its start, and as the system names its threads."""
+    inter, intra, n_usable, *names = said_after_the_start(
+        "threads = tf.config.threading; print(threads.get_inter_op_parallelism_threads(),"
+        " threads.get_intra_op_parallelism_threads(), cores.n_usable());"
+        "[print(open(f'/proc/self/task/{t}/comm').read()) for t in os.listdir('/proc/self/task')]",
+        n_cores,
+    )
+    assert (inter, intra) == ("-1", "1")
+    assert names.count("tf_Compute") == int(n_cores or n_usable)
+
+
+def test_starting_leaves_no_thread_to_be_started_later() -> None:
+    """Analytic: as many threads after what a run does, compiled and not, as before. One that started
+    later would let in the signals that are let in at that moment.
+    """
+    before, after = said_after_the_start(
+        "count = lambda: print(len(os.listdir('/proc/self/task')));"
+        "count(); product = lambda x: tf.matmul(x, x); x = tf.ones((64, 64));"
+        "[tf.function(product, jit_compile=c)(x) for c in (True, False)]; count()"
+    )
+    assert before == after

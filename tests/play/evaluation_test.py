@@ -9,32 +9,24 @@ import gymnasium
 import numpy as np
 import pytest
 
-from a3c.agent import network
+from a3c.contract import Subject
 from a3c.envs import make
-from a3c.envs.pool import EnvProcesses
+from a3c.envs.pool import Fleet, Pool
 from a3c.envs.process import EnvError
 from a3c.machine import seeding
 from a3c.machine.stopping import SIGNALS, StopFlag
 from a3c.play import atari_scores, evaluation
-from a3c.play.evaluation import Game, Policy
-from a3c.settings import params
-from a3c.store.checkpoint_files import Subject
-from tests.tools.agents import CARTPOLE, SHORT_PONG, make_weights, save
+from a3c.play.evaluation import Played
+from a3c.settings.params import MAX_ENVS, Params
+from tests.tools.agents import CARTPOLE, SHORT_PONG, make_agent
 from tests.tools.fakes import NumberedEnvs
 
 NUMBERED = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
 
 
-def make_policy(subject: Subject, greedy: bool = False) -> Policy:
-    policy = Policy(subject, greedy)
-    for name, array in make_weights(subject).items():
-        policy.weights[name].assign(array)
-    return policy
-
-
-def play_all(subject: Subject, seed: int, n_games: int, n_at_once: int) -> list[Game]:
-    settings = evaluation.settings_of(subject, seed)
-    return sorted(evaluation.play_many(make_policy(subject), settings, n_games, n_at_once))
+def play_all(subject: Subject, seed: int, n_games: int, n_at_once: int) -> list[Played]:
+    params = evaluation.params_of(subject, seed)
+    return sorted(evaluation.play_many(make_agent(subject), params, n_games, n_at_once))
 
 
 # Human-normalised scores
@@ -83,7 +75,7 @@ def test_a_person_scores_one_and_random_play_zero():
 
 def test_a_summary_by_hand():
     """Analytic: mean 4, squared distances 9 + 1 + 16 = 26 over n - 1 = 2."""
-    games = [Game(n, score, 10, False) for n, score in enumerate((1.0, 3.0, 8.0))]
+    games = [Played(n, score, 10, False) for n, score in enumerate((1.0, 3.0, 8.0))]
     assert evaluation.summarise("PongNoFrameskip-v4", games) == (
         *(3, 4.0, math.sqrt(13), 3.0, 1.0, 8.0),
         pytest.approx((4.0 + 20.7) / (14.6 + 20.7)),
@@ -92,46 +84,6 @@ def test_a_summary_by_hand():
     assert (alone.n_games, alone.mean, alone.human_normalised) == (1, 1.0, None)
     assert math.isnan(alone.sd)
     assert math.isnan(evaluation.summarise("CartPole-v1", []).mean)
-
-
-# The policy
-
-
-def test_a_decision_shows_the_network():
-    """Parity: softmax in NumPy, the value, and the likeliest action where greedy."""
-    policy = make_policy(NUMBERED, greedy=True)
-    generator = np.random.default_rng(0)
-    for seed in range(5):
-        observation = np.random.default_rng(seed).standard_normal(3).astype(np.float32)
-        predictions = network.forward("mlp", policy.weights, observation[None])
-        logits = predictions.logits.numpy()[0].astype(np.float64)
-        wanted = np.exp(logits) / np.exp(logits).sum()
-        decision = policy.decide(observation, generator)
-        np.testing.assert_allclose(decision.probabilities, wanted, rtol=1e-5)
-        assert decision.action == np.argmax(logits)
-        assert decision.value == pytest.approx(float(predictions.values[0]), rel=1e-5)
-
-
-def test_actions_are_drawn_as_often_as_they_are_likely():
-    """Analytic: 2,000 draws, within 4 standard deviations; the draws are fixed by their seed."""
-    policy = make_policy(NUMBERED)
-    observation = np.array([1.0, -2.0, 3.0], np.float32)
-    generator = np.random.default_rng(0)
-    decisions = [policy.decide(observation, generator) for _ in range(2000)]
-    likely = float(decisions[0].probabilities[1])
-    assert 0.05 < likely < 0.95
-    share = np.mean([decision.action for decision in decisions])
-    assert abs(share - likely) < 4 * math.sqrt(likely * (1 - likely) / 2000)
-
-
-@pytest.mark.parametrize("weights_only", [False, True])
-def test_a_policy_comes_from_a_checkpoint(tmp_path, weights_only):
-    """Golden: every weight, with the statistics beside them or without."""
-    info = save(tmp_path, weights_only=weights_only)
-    assert info.has_statistics is not weights_only
-    policy = evaluation.load_policy(info)
-    for name, array in make_weights(CARTPOLE).items():
-        np.testing.assert_array_equal(policy.weights[name].numpy(), array, err_msg=name)
 
 
 # Games
@@ -150,7 +102,7 @@ def test_a_game_without_end_is_cut_off():
     envs = Endless()
     actions = []
     game = evaluation.play_game(
-        make_policy(NUMBERED),
+        make_agent(NUMBERED),
         envs,
         seed=0,
         number=3,
@@ -160,16 +112,16 @@ def test_a_game_without_end_is_cut_off():
     # The reset has cost 4 frames on top of 2: 6, 10, … 38 are below 40.
     assert envs.n_frames == 42
     paid = sum(np.float32(n + action / 10) for n, action in enumerate(actions))
-    assert game == Game(3, pytest.approx(paid), 9, True)
+    assert game == Played(3, pytest.approx(paid), 9, True)
 
 
 def test_games_at_once_are_played_where_no_signal_comes(monkeypatch):
     """Analytic: the threads compute; what would handle a signal there could damage what they use."""
     blocked = []
 
-    def play(policy, settings, number, stop):
+    def play(agent, params, number, stop):
         blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        return Game(number, 1.0, 10, False)
+        return Played(number, 1.0, 10, False)
 
     monkeypatch.setattr(evaluation, "play", play)
     assert len(play_all(CARTPOLE, seed=0, n_games=3, n_at_once=2)) == 3
@@ -180,7 +132,7 @@ def test_a_game_that_is_stopped_does_not_count():
     """Analytic: it ends at the next decision."""
     stop = StopFlag()
     envs = NumberedEnvs(1, 1, on_step=lambda n: stop.set() if n == 4 else None)
-    assert evaluation.play_game(make_policy(NUMBERED), envs, 0, 0, stop=stop) is None
+    assert evaluation.play_game(make_agent(NUMBERED), envs, 0, 0, stop=stop) is None
     assert envs.n_steps == 5
 
 
@@ -191,8 +143,8 @@ def test_a_stop_does_not_wait_for_an_environment_that_hangs():
     timer = threading.Timer(1.0, stop.set)
     timer.start()
     since = time.monotonic()
-    settings = evaluation.settings_of(subject, 0)
-    assert evaluation.play(make_policy(subject), settings, 0, stop, 1000.0) is None
+    params = evaluation.params_of(subject, 0)
+    assert evaluation.play(make_agent(subject), params, 0, stop, 1000.0) is None
     assert time.monotonic() - since < 10
     timer.join()
 
@@ -200,9 +152,9 @@ def test_a_stop_does_not_wait_for_an_environment_that_hangs():
 def test_a_game_has_as_long_as_the_run_allows():
     """Analytic: half a second, and then it is the environment's fault."""
     subject = Subject("tests.tools.toys:toys/HangsInStep-v0", "generic", "mlp", (2,), 2)
-    settings = evaluation.settings_of(subject, 0)
+    params = evaluation.params_of(subject, 0)
     with pytest.raises(EnvError, match=r"has not answered for 0\.5 s"):
-        evaluation.play(make_policy(subject), settings, 0, timeout_seconds=0.5)
+        evaluation.play(make_agent(subject), params, 0, timeout_seconds=0.5)
 
 
 def test_what_is_watched_is_what_was_decided_on():
@@ -214,18 +166,18 @@ def test_what_is_watched_is_what_was_decided_on():
         assert len(seen) == envs.n_steps
         seen.append(observation.copy())
 
-    game = evaluation.play_game(make_policy(NUMBERED), envs, 0, 0, watch=watch)
+    game = evaluation.play_game(make_agent(NUMBERED), envs, 0, 0, watch=watch)
     np.testing.assert_array_equal(np.stack(seen)[:, 2] * 8, np.arange(7))
     assert (game.score, game.length, game.cut_off) == (6, 7, False)
 
 
 def test_each_game_has_draws_of_its_own():
     """Analytic: on the same observations, by the game's number and the seed, again and again."""
-    policy, drawn = make_policy(NUMBERED), {}
+    agent, drawn = make_agent(NUMBERED), {}
     for seed, number in ((0, 0), (0, 1), (1, 0), (0, 0)):
         actions = []
         evaluation.play_game(
-            policy,
+            agent,
             NumberedEnvs(1, 1, terminations={(39, 0)}),
             seed,
             number,
@@ -243,9 +195,13 @@ def test_games_are_played_as_published():
     subject = Subject(
         "tests.tools.toys:toys/NumbersWithLives-v0", "generic", "small", (84, 84, 4), 4
     )
-    settings = evaluation.settings_of(subject, seed=5)
-    assert settings == make.EnvSettings(
-        subject.env_id, 5, "generic", 30, clip_rewards=False, end_on_life_loss=False
+    assert evaluation.params_of(subject, seed=5) == Params(
+        subject.env_id,
+        seed=5,
+        preprocessing="generic",
+        max_n_noops=30,
+        no_clip_rewards=True,
+        no_end_on_life_loss=True,
     )
     assert evaluation.MAX_FRAMES == 108_000
     games = play_all(subject, seed=5, n_games=3, n_at_once=3)
@@ -269,11 +225,11 @@ def test_the_same_seed_gives_the_same_games_however_they_are_played():
     assert play_all(CARTPOLE, seed=7, n_games=5, n_at_once=3) == alone
     assert play_all(CARTPOLE, seed=8, n_games=5, n_at_once=3) != alone
 
-    settings, policy, frames = evaluation.settings_of(CARTPOLE, 7), make_policy(CARTPOLE), []
+    params, agent, frames = evaluation.params_of(CARTPOLE, 7), make_agent(CARTPOLE), []
     for number in (3, 1):
-        here = evaluation.EnvHere(settings, number, frames.append)
+        here = evaluation.EnvHere(params, number, frames.append)
         frames.clear()
-        assert evaluation.play_game(policy, here, 7, number) == alone[number]
+        assert evaluation.play_game(agent, here, 7, number) == alone[number]
         here.close()
         assert len(frames) == alone[number].length + 1
         assert frames[0].shape == (400, 600, 3)
@@ -282,28 +238,24 @@ def test_the_same_seed_gives_the_same_games_however_they_are_played():
 def test_a_sticky_emulator_gives_the_same_games_too():
     """Golden: v5 draws from the emulator's own stream, which must not go on from game to game."""
     subject = Subject("ALE/Freeway-v5", "generic", "small", (84, 84, 4), 3)
-    settings, policy = evaluation.settings_of(subject, 1), make_policy(subject)
-    described = make.describe_env(settings)
+    params, agent = evaluation.params_of(subject, 1), make_agent(subject)
+    described = make.describe_env(params)
     scores = []
     for order in ((0, 1), (1,)):
         for number in order:
-            envs = EnvProcesses(
-                settings, evaluation.WORKER, 1, described, n_slots=1, first_games=[number]
-            )
+            pool = Pool(params, described, evaluation.WORKER, 1, 1, [number], Fleet())
             try:
-                evaluation.play_game(policy, envs, 1, number, max_frames=400)
-                scores.append(envs.observations.copy())
+                evaluation.play_game(agent, pool, 1, number, max_frames=400)
+                scores.append(pool.observations.copy())
             finally:
-                envs.close()
+                pool.close()
     np.testing.assert_array_equal(scores[1], scores[2])
     assert (scores[0] != scores[1]).any()
 
 
 def test_no_game_is_one_of_trainings():
     """Analytic: their streams have a worker's number that no training can have."""
-    assert (
-        params.MAX_ENVS <= evaluation.WORKER == 2**16
-    )  # or published games could not be played again
+    assert MAX_ENVS <= evaluation.WORKER == 2**16  # or published games could not be played again
     key = (0, seeding.Purpose.NOOPS)
     evaluations = seeding.seed_sequence(*key, evaluation.WORKER, 0, 0).generate_state(4)
     for worker in range(16):

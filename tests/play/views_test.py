@@ -170,3 +170,11 @@ def test_the_eyes_have_room_for_every_action(n_actions):
     assert (drawn[0][top - 6 : top] == views.BACKGROUND).all()
     np.testing.assert_array_equal(drawn[0][:top], drawn[1][:top])
     assert (drawn[0][top:] != drawn[1][top:]).any()
+
+
+def test_spread_stack():
+    """Analytic: image i of the stack is the i-th from the left."""
+    images = [np.full((3, 2), i, np.uint8) for i in range(4)]
+    spread = views.spread_stack(np.stack(images, axis=-1))
+    assert spread.shape == (3, 8)
+    np.testing.assert_array_equal(spread[0], [0, 0, 1, 1, 2, 2, 3, 3])

@@ -2,16 +2,17 @@
 
 import math
 import pathlib
-import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import learner, losses
+from a3c.agent import learner
 from a3c.agent.worker import Failure
-from a3c.run import failure
-from tests.agent.worker_test import Crew, assert_same_weights, make_shared, numpy_weights
+from a3c.run import watch
+from a3c.store.run_folder import RunFolder
+from tests.tools.agents import make_folder
+from tests.tools.crews import Crew, assert_same_weights, make_shared, numpy_weights
 from tests.tools.fakes import NumberedEnvs
 
 
@@ -36,6 +37,15 @@ def run_and_fail(pay: dict[int, float]) -> tuple[Crew, Failure]:
     return crew, failed
 
 
+def leave(folder: RunFolder, failed: Failure) -> dict[str, np.ndarray]:
+    """Have a failure left in the folder; what rollout.npz then holds."""
+    where = folder.leave_failure(failed.traceback, failed.arrays)
+    place = folder.path / "failure"
+    assert where == f"see {place}/traceback.txt, and numpy.load('{place}/rollout.npz')"
+    with np.load(place / "rollout.npz", allow_pickle=False) as kept:
+        return dict(kept)
+
+
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_not_applied_and_is_kept(tmp_path, reward):
     """Analytic: two good updates, then a poisoned one: weights and counts stay those of two."""
@@ -46,24 +56,20 @@ def test_what_is_not_finite_is_not_applied_and_is_kept(tmp_path, reward):
     for name, variable in good.shared.mean_squares.items():
         np.testing.assert_array_equal(crew.shared.mean_squares[name], variable, err_msg=name)
     assert crew.shared.counters.read() == good.shared.counters.read()
-    line = failure.leave(tmp_path, failed, 6)
-    said, where = line.split("; ")
     # Whichever of the two comes first.
-    assert re.fullmatch("worker 1 failed at 6 steps: (loss|gradient) not finite", said)
-    place = tmp_path / "failure"
-    assert where == f"see {place}/traceback.txt, and numpy.load('{place}/rollout.npz')"
-    kept = dict(np.load(tmp_path / "failure/rollout.npz", allow_pickle=False))
+    assert watch.in_one_line(failed.error) in ("loss not finite", "gradient not finite")
+    kept = leave(make_folder(tmp_path / "run"), failed)
     np.testing.assert_array_equal(kept["rewards"][:, 0], np.float32([0, reward, 0]))
     assert kept["n_steps_collected"] == 3
     assert kept["observations"].shape == (4, 1, 3)
     for name, weights in numpy_weights(good.shared.weights).items():
         np.testing.assert_array_equal(kept[f"weights/{name}"], weights)
-    assert "Traceback" in (tmp_path / "failure/traceback.txt").read_text()
+    assert "Traceback" in (tmp_path / "run/failure/traceback.txt").read_text()
 
 
 def test_a_loss_that_is_not_finite_is_enough(monkeypatch):
     """Analytic: an infinity that no gradient shows, added to the loss, stops the first update."""
-    original = losses.a3c_losses
+    original = learner.losses.a3c_losses
 
     def poisoned(*arguments, **options):
         result = original(*arguments, **options)
@@ -71,7 +77,7 @@ def test_a_loss_that_is_not_finite_is_enough(monkeypatch):
 
     monkeypatch.setattr(learner.losses, "a3c_losses", poisoned)
     crew, failed = run_and_fail({})
-    assert failure.in_one_line(failed.error) == "loss not finite"
+    assert watch.in_one_line(failed.error) == "loss not finite"
     assert "loss not finite : Tensor had Inf values" in failed.traceback
     assert crew.shared.counters.read().updates == 0
     assert_same_weights(numpy_weights(crew.shared.weights), numpy_weights(make_shared(1).weights))
@@ -119,13 +125,8 @@ def test_a_failure_while_playing_is_kept_as_far_as_it_came(tmp_path, n_steps, n_
     crew = Crew(make_shared(300), [NumberedEnvs(4, 1, on_step=fail)])
     crew.run()
     (failed,) = crew.of_kind(Failure)
-    line = failure.leave(tmp_path, failed, 1234567)
-    assert line.startswith(
-        "worker 1 failed at 1,234,567 steps: RuntimeError: the joystick broke … two; see "
-    )
-    assert "\n" not in line
-    with np.load(tmp_path / "failure/rollout.npz", allow_pickle=False) as kept:
-        assert kept["n_steps_collected"] == n_collected
+    assert watch.in_one_line(failed.error) == "RuntimeError: the joystick broke … two"
+    assert leave(make_folder(tmp_path / "run"), failed)["n_steps_collected"] == n_collected
 
 
 def test_a_failure_before_the_first_rollout_is_kept_as_of_no_step(tmp_path, monkeypatch):
@@ -134,29 +135,30 @@ def test_a_failure_before_the_first_rollout_is_kept_as_of_no_step(tmp_path, monk
     monkeypatch.setattr(crew.shared.counters, "reserve", None)
     crew.run()
     (failed,) = crew.of_kind(Failure)
-    failure.leave(tmp_path, failed, 0)
-    with np.load(tmp_path / "failure/rollout.npz", allow_pickle=False) as kept:
-        assert kept["n_steps_collected"] == 0
+    assert leave(make_folder(tmp_path / "run"), failed)["n_steps_collected"] == 0
 
 
-def test_a_folder_that_cannot_be_written_is_said_in_the_same_line(tmp_path):
-    """Analytic: the failure itself comes first."""
-    (tmp_path / "failure").touch()
-    line = failure.leave(tmp_path, Failure(3, ValueError("x"), "Traceback\n"), 5)
-    assert line.startswith("worker 3 failed at 5 steps: ValueError: x; ")
-    assert "cannot be written" in line
-    assert pathlib.Path(tmp_path / "failure").is_file()
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    """Analytic: instead of where to look."""
+    folder = make_folder(tmp_path / "run")
+    (folder.path / "failure").touch()
+    assert "cannot be written" in folder.leave_failure("Traceback\n", {})
+    assert pathlib.Path(folder.path / "failure").is_file()
 
 
-def test_where_another_run_has_the_folder_nothing_is_left():
-    """Golden: the line says so."""
-    assert failure.leave(None, Failure(3, ValueError("x"), "Traceback\n"), 5) == (
-        "worker 3 failed at 5 steps: ValueError: x; another run has its folder where this run's was"
-    )
+def test_where_another_run_has_the_folder_nothing_is_left(tmp_path):
+    """Analytic: this run's was moved away."""
+    folder = make_folder(tmp_path / "run")
+    folder.path.rename(tmp_path / "moved")
+    make_folder(tmp_path / "run")
+    assert "another run" in folder.leave_failure("Traceback\n", {})
+    assert not list(tmp_path.rglob("failure"))
 
 
 def test_a_run_that_fails_once_more_leaves_the_last_failure(tmp_path):
     """Analytic: resumed, say; in the place of the first."""
+    folder = make_folder(tmp_path / "run")
     for word in ("first", "second"):
-        failure.leave(tmp_path, Failure(3, ValueError(word), "Traceback\n"), 5)
-    assert "second" in (tmp_path / "failure/traceback.txt").read_text()
+        folder.leave_failure(f"Traceback of the {word}\n", {word: np.zeros(1)})
+    assert "second" in (folder.path / "failure/traceback.txt").read_text()
+    assert np.load(folder.path / "failure/rollout.npz").files == ["second"]

@@ -1,4 +1,4 @@
-"""Tests of a3c/run/watch.py: what the main thread makes of reports, alone."""
+"""What the main thread makes of reports, alone."""
 
 import math
 import pathlib
@@ -12,24 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from a3c.agent.shared import Counters, Counts, SharedState
-from a3c.agent.worker import EnvRestart, Failure, Game, Measurement, Report
-from a3c.machine.stopping import StopSignals
+from a3c.agent.learner import Measurement
+from a3c.agent.shared import SharedState
+from a3c.agent.worker import EnvRestart, Failure, Report
+from a3c.contract import Counts, Game, Position, Snapshot, Subject, WorkerPosition
 from a3c.play.evaluator import Evaluated
 from a3c.run import watch
-from a3c.settings import command_line
+from a3c.settings.params import Params
 from a3c.store import checkpoint, logs, resume
+from a3c.store.checkpoint import Checkpoint
+from a3c.store.resume import Start
 from tests.tools import processes
+from tests.tools.agents import make_folder
 
 # The figures of an evaluation that are said.
 ALL_ONE = dict.fromkeys(("episode_reward_mean", "episode_reward_min", "episode_reward_max"), 1.0)
-
-
-@pytest.fixture
-def signals():
-    """A run's signals; the handlers are put back."""
-    with processes.handlers_kept():
-        yield StopSignals()
 
 
 class FakeLog:
@@ -37,19 +34,24 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
-        self.games: list[tuple] = []
+        self.games: list[Game] = []
         self.said: list[tuple[str, bool]] = []
         self.at: list[int] = []
-        self.did: list[str] = []
+        self.is_disk_full_for = ""  # one of the next two
 
-    def n_bytes(self) -> int:
-        self.did.append("n_bytes")
-        return 0
+    def n_bytes(self) -> dict[str, int]:
+        if self.is_disk_full_for == "n_bytes":
+            raise OSError("rows wait")
+        return {"monitor.csv": len(self.games), "progress.csv": len(self.rows)}
+
+    def sync(self) -> None:
+        if self.is_disk_full_for == "sync":
+            raise OSError("no room")
 
     def figures(self, figures: dict[str, float]) -> None:
         self.rows.append(dict(figures))
 
-    def game(self, *game: float) -> None:
+    def game(self, game: Game) -> None:
         self.games.append(game)
 
     def say(self, line: str, *, error: bool = False) -> None:
@@ -62,17 +64,24 @@ class FakeLog:
         self.at.append(n_steps)
 
     def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
-        self.did.append("move_bar")
+        pass
 
 
 class Watched(NamedTuple):
     """The main thread's watch, with what it sees and what it says in our hands."""
 
     watch: Any
+    run: watch.Run
     log: FakeLog
-    counters: Counters
-    put: Callable[[Report], None]
+    worker: Any
     clock: list[float]
+
+    def put(self, report: Report) -> None:
+        self.run.reports.put(report)
+
+    def saved(self) -> list[int]:
+        """The steps of the checkpoints that are there."""
+        return list(checkpoint.numbered(self.run.folder.checkpoints))
 
     def take(self, *reports: Report) -> None:
         for report in reports:
@@ -90,39 +99,95 @@ def measurement(**scalars: float) -> Measurement:
     return Measurement({name.replace("__", "/"): x for name, x in scalars.items()}, {}, {})
 
 
+SUBJECT = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
+PARAMS = Params(
+    SUBJECT.env_id,
+    initial_lr=0.5,
+    lr_schedule="linear",
+    lr_decay_to_zero_by_n_steps=400,
+    n_steps=400,
+    keep_ckpts=2,
+    detailed_logs=True,
+)
+COUNTS = Counts(steps=100, updates=20, games=4, frames=400)
+POSITION = Position(
+    [WorkerPosition(np.random.default_rng(0).bit_generator.state, [3])], {}, 2, 3600
+)
+THERE = Checkpoint(pathlib.Path("there"), SUBJECT, {}, Snapshot(COUNTS, {}, {}), POSITION)
+
+
 @pytest.fixture
-def watched(signals, monkeypatch):
-    """A watch over nothing; its clock stands still at 100 s until told otherwise."""
+def make(tmp_path, signals, monkeypatch):
+    """Makes a watch over a worker that takes a second to do nothing; otherwise its clock stands still at
+    100 s until told to go on.
+    """
     clock = [100.0]
+
+    def work() -> None:
+        clock[0] += 1
+
     monkeypatch.setattr(watch, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(watch.cores, "seconds_used", lambda: 18.9)
-    schedule = ["--lr_schedule", "linear", "--lr_decay_to_zero_by_n_steps", "400"]
-    more = ["--initial_lr", "0.5", "--n_steps", "400", "--detailed_logs"]
-    parsed = command_line.parse([*schedule, *more, "Numbered-v0"])
-    counters = Counters(400, Counts(steps=100, updates=20, games=4, frames=400))
-    weights = {"w": np.zeros((2, 3), np.float32)}
-    constants = {"rmsprop_decay": 0.99, "rmsprop_epsilon": 0.1, "max_grad_norm": 1.0}
-    shared = SharedState(weights, rmsprop_initial=1.0, counters=counters, **constants)
-    reports = watch.Reports()
-    log = FakeLog()
-    worker = types.SimpleNamespace(episode_value_mean=9.0)
-    folder = pathlib.Path("nowhere")
-    watching = watch.Watch(parsed.params, folder, shared, [worker], None, log, signals, reports, [])
-    return Watched(watching, log, counters, reports.put, clock)
+
+    def make(start: Start = Start()) -> Watched:  # noqa: B008 (immutable)
+        folder, log = make_folder(tmp_path / "run"), FakeLog()
+        weights = {"w": np.zeros((2, 3), np.float32)}
+        shared = SharedState(weights, PARAMS, COUNTS)
+        run = watch.Run(PARAMS, SUBJECT, folder, start, signals, log, shared, watch.Reports())
+        worker = types.SimpleNamespace(
+            number=0, run=work, position=POSITION.workers[0], episode_value_mean=9.0
+        )
+        return Watched(watch.Watch(run, [worker]), run, log, worker, clock)
+
+    return make
 
 
-def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched):
-    """Analytic: games and restarts still in the queue are handled before it is
-    said how far they had come.
+@pytest.fixture
+def watched(make):
+    return make()
+
+
+def game(step: int, score: float = 3.0, length: int = 5) -> Game:
+    return Game(0, 0, score, length, ended_at=1.0, step=step)
+
+
+def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched, monkeypatch):
+    """Analytic: games and restarts still in the queue are handled before it is said how far the files
+    have come, and no update is made meanwhile.
     """
-    watched.put(Game(105, 3.0, 5))
+    gate, read = watched.run.shared.gate, watched.log.n_bytes
+
+    def n_bytes() -> dict[str, int]:
+        assert gate._is_shut
+        return read()
+
+    monkeypatch.setattr(watched.log, "n_bytes", n_bytes)
+    watched.put(game(105))
     watched.put(EnvRestart("why"))
-    watched.watch._workers = []
-    position = watched.watch._read_position()
-    assert watched.log.games == [(105, 3.0, 5)]
-    assert position.n_env_restarts == 1
-    assert position.cpu_seconds == 18
-    assert watched.log.did[-1] == "n_bytes"
+    saved = checkpoint.read(watched.watch._save())
+    assert watched.log.games == [game(105)]
+    assert saved.snapshot.counts == COUNTS
+    assert saved.position == Position(
+        POSITION.workers, {"monitor.csv": 1, "progress.csv": 0}, n_env_restarts=1, cpu_seconds=18
+    )
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_run_saves_before_its_first_update_unless_it_is_resumed(make, is_resumed):
+    """Analytic: what --load_ckpt names is saved in the new run's folder, too; what was read from the run's
+    own is not.
+    """
+    watched = make(Start(THERE, is_resumed))
+    saved_at_first, work = [], watched.worker.run
+
+    def look() -> None:
+        saved_at_first.extend(watched.saved())
+        work()
+
+    watched.worker.run = look
+    assert watched.watch.run() == 0
+    assert saved_at_first == ([] if is_resumed else [100])
+    assert watched.saved() == [100]
 
 
 def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch):
@@ -130,7 +195,7 @@ def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch
     ended = []
 
     def work() -> None:
-        processes.wait_until(watched.watch._signals.event.is_set, "the stop")
+        processes.wait_until(watched.run.signals.event.is_set, "the stop")
         ended.append(True)
 
     start, n = threading.Thread.start, [0]
@@ -141,9 +206,8 @@ def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    worker = types.SimpleNamespace(run=work, number=0)
-    watched.watch._workers = [worker, worker]
-    watched.watch._checkpointer = types.SimpleNamespace(has_saved=True)
+    watched.worker.run = work
+    watched.watch._workers *= 2
     monkeypatch.setattr(threading.Thread, "start", start_one)
     with pytest.raises(RuntimeError):
         watched.watch.run()
@@ -166,19 +230,18 @@ def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
         waited_for.append(not is_stopped())
         watched.put(Evaluated(50, ALL_ONE, None, None))
 
-    heard = []
-    watched.watch._workers = [types.SimpleNamespace(run=work, number=7, episode_value_mean=9.0)]
+    watched.worker.run = work
     monkeypatch.setattr(watched.watch, "_watch", lambda threads: [t.join() for t in threads])
-    monkeypatch.setattr(watched.watch, "_save", lambda: heard.append(len(watched.log.said)))
-    watched.watch._checkpointer = types.SimpleNamespace(has_saved=True)
     watched.watch._evaluator = types.SimpleNamespace(finish=finish)
     assert watched.watch.run() == (1 if fails else 0)
     assert waited_for == [not fails]
-    said = [line for line, _ in watched.log.said]
+    first, *said = [line for line, _ in watched.log.said]
+    assert first.startswith("checkpoint before the first update: ")
     told = "worker 7 failed at 100 steps: RuntimeError: why; "
-    assert [line for line in said if line.startswith(told)] == said[: int(fails)]
-    assert heard == [int(fails)]  # before the last checkpoint
+    assert [line.startswith(told) for line in said[:2]] == [fails, False]
+    assert said[int(fails)].startswith("saved ")
     assert "evaluation at 50 steps: mean score 1.00, 1 to 1" in said
+    assert (watched.run.folder.path / "failure/traceback.txt").exists() is fails
 
 
 def test_evaluations_begin_while_workers_work(watched):
@@ -212,21 +275,19 @@ def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch
     assert (rows, saved) == ([160.0, 399.9], [400.0])
 
 
-def test_that_saving_works_again_is_said_once(watched, tmp_path):
-    """Golden: after it had failed."""
-    fails = iter([True, True, False, False])
-
-    def save(_: object) -> pathlib.Path:
-        if next(fails):
-            raise checkpoint.CannotSave("cannot save x: no room")
-        return tmp_path / "ckpt-90"
-
-    watched.watch._checkpointer = types.SimpleNamespace(save=save)
-    for _ in range(4):
-        watched.watch._save()
-    assert watched.log.said == [
-        *[("cannot save x: no room; what was saved before is left as it is", True)] * 2,
-        ("checkpoints can be saved again", False),
+def test_that_saving_works_again_is_said_once(watched):
+    """Golden: after it had failed, here because the folder was closed to it for a while."""
+    folder = watched.run.folder.checkpoints
+    folder.rmdir()
+    folder.touch()
+    for _ in range(2):
+        assert watched.watch._save() is None
+    folder.unlink()
+    for _ in range(2):
+        assert watched.watch._save() is not None
+    assert [(line[:18], error) for line, error in watched.log.said] == [
+        *[("cannot save a chec", True)] * 2,
+        ("checkpoints can be", False),
     ]
 
 
@@ -269,13 +330,12 @@ def test_an_interval_in_which_nothing_happened(watched):
     assert watched.log.at == []  # no measurement, no histograms
 
 
-def test_figures_go_on_after_a_resumption(watched):
+def test_figures_go_on_after_a_resumption(make):
     """Analytic: an hour of the processor's before, and what this process has used; the last games; how
     many environments broke.
     """
-    games = [(3.0, 5), (5.0, 8)]
-    watched.watch.take_over(resume.Standing(None, None, [], games, 2, 3600, None))
-    watched.take(Game(105, 10.0, 5))
+    watched = make(Start(THERE, is_resumed=True, last_games=[(3.0, 5), (5.0, 8)]))
+    watched.take(game(105, 10.0, 5))
     row = watched.row()
     assert row["misc/cpu_hours"] == pytest.approx(1 + 18.9 / 3600)
     assert row["rl/episode_reward_mean_100"] == 6.0
@@ -286,15 +346,15 @@ def test_figures_go_on_after_a_resumption(watched):
 def test_steps_a_second_are_those_of_the_interval(watched):
     """Analytic: restored steps are not counted, nor are those of earlier intervals."""
     for n_steps, seconds, expected in ((30, 10, 3.0), (40, 80, 0.5), (0, 1, 0.0)):
-        watched.counters.add_update(n_steps, 4 * n_steps, 20)
+        watched.run.shared.counters.add_update(n_steps, 4 * n_steps, 20)
         assert watched.row(seconds)["misc/steps_per_second"] == expected
 
 
 def test_policy_lag_is_of_the_interval(watched):
     """Analytic: copies made 0, 2 and 4 updates before; then none."""
     for n_updates_before in (0, 2, 4):
-        n_updates = watched.counters.read().updates
-        watched.counters.add_update(1, 1, n_updates - n_updates_before)
+        n_updates = watched.run.shared.counters.read().updates
+        watched.run.shared.counters.add_update(1, 1, n_updates - n_updates_before)
     row = watched.row()
     assert (row["misc/policy_lag_mean"], row["misc/policy_lag_max"]) == (2.0, 4.0)
     assert math.isnan(watched.row()["misc/policy_lag_max"])
@@ -303,11 +363,11 @@ def test_policy_lag_is_of_the_interval(watched):
 def test_games_are_averaged_over_the_last_hundred(watched):
     """Analytic: of 130 games the first 30 do not count, however many intervals ago they were."""
     for first in (0, 65):
-        watched.take(*(Game(n, score=float(n), length=3 * n) for n in range(first, first + 65)))
+        watched.take(*(game(n, float(n), 3 * n) for n in range(first, first + 65)))
         row = watched.row()
     assert row["rl/episode_reward_mean_100"] == np.mean(range(30, 130))
     assert row["rl/episode_length_mean_100"] == 3 * np.mean(range(30, 130))
-    assert watched.log.games == [(n, float(n), 3 * n) for n in range(130)]
+    assert watched.log.games == [game(n, float(n), 3 * n) for n in range(130)]
     assert resume.GAMES_IN_MEAN == 100
 
 
@@ -328,22 +388,24 @@ def test_restarts_are_counted_and_told(watched):
     ]
 
 
-def test_each_save_forgets_bests_that_nobody_can_go_back_to(watched, tmp_path):
-    """Analytic: it tells the oldest checkpoint that is left; where saving fails, nothing."""
-    forgotten: list[int] = []
-
-    def save(_: object) -> pathlib.Path:
-        if forgotten:
-            raise checkpoint.CannotSave("no room")
-        for n_steps in (70, 90):
-            (tmp_path / f"ckpt-{n_steps}.json").touch()
-        return tmp_path / "ckpt-90"
-
-    watched.watch._checkpointer = types.SimpleNamespace(save=save)
-    watched.watch._evaluator = types.SimpleNamespace(forget=forgotten.append)
-    assert watched.watch._save() == tmp_path / "ckpt-90"
+@pytest.mark.parametrize("what_fails", ["n_bytes", "sync"])
+def test_each_save_deletes_what_nobody_can_go_back_to(watched, what_fails):
+    """Analytic: all but two checkpoints, and of the bests those that came before the one that was the
+    best when the older of the two was saved. Where rows are not on the disk, nothing is saved or deleted.
+    """
+    checkpoints, best = watched.run.folder.checkpoints, watched.run.folder.best
+    best.mkdir()
+    for n_steps in (60, 70):
+        checkpoint.path_of(checkpoints, n_steps).touch()
+    for n_steps in (30, 50, 65, 99):
+        checkpoint.path_of(best, n_steps).touch()
+    watched.log.is_disk_full_for = what_fails
     assert watched.watch._save() is None
-    assert forgotten == [70]
+    assert (watched.saved(), len(checkpoint.numbered(best))) == ([60, 70], 4)
+    watched.log.is_disk_full_for = ""
+    watched.watch._save()
+    assert watched.saved() == [70, 100]
+    assert list(checkpoint.numbered(best)) == [65, 99]
 
 
 def test_a_best_that_cannot_be_saved_is_told_in_a_line(watched):
@@ -373,16 +435,16 @@ def test_a_failure_outranks_the_signal_that_came_with_it(watched, signals):
     assert watched.watch._conclude() == 1
 
 
-def test_a_flood_of_reports_does_not_hold_up_the_watch(watched):
+def test_a_flood_of_reports_does_not_hold_up_the_watch(watched, monkeypatch):
     """Analytic: handling ends with its time, and the rest is taken next time."""
-    clock, log = watched.clock, watched.log
+    clock = watched.clock
 
     def slow_game(*_: object) -> None:
         clock[0] += 1.0
 
-    log.game = slow_game
+    monkeypatch.setattr(watched.log, "game", slow_game)
     for _ in range(100):
-        watched.put(Game(100, 1.0, 5))
+        watched.put(game(100))
     before = clock[0]
     watched.watch._take_reports(10.0)
     assert clock[0] - before == 10.0
@@ -394,7 +456,7 @@ def test_a_signal_in_the_last_moment_of_a_wait_does_not_make_it_last(watched, mo
     """Analytic: a handler that ends after the time is over ends the wait, not begins another."""
     monkeypatch.setattr(watch, "time", time)
     before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.2))
-    rescue = threading.Timer(10.0, watched.put, [Game(100, 1.0, 5)])
+    rescue = threading.Timer(10.0, watched.put, [game(100)])
     try:
         rescue.start()
         signal.setitimer(signal.ITIMER_REAL, 0.1)

@@ -1,521 +1,527 @@
-"""Checkpoints: what comes back, of which moment, and that whatever is damaged is refused in words."""
+"""Checkpoints: what was saved comes back to the bit, and whatever is damaged is refused in words."""
 
-import contextlib
-import itertools
 import json
 import os
 import pathlib
-import shutil
+import resource
 import subprocess
 import sys
-import threading
+import tracemalloc
 
 import numpy as np
 import pytest
-import tensorflow as tf
+import safetensors
+import safetensors.numpy
 
-from a3c.agent.shared import Counters, Counts, Gate, SharedState
-from a3c.store import checkpoint, checkpoint_files
-from a3c.store.checkpoint import CannotSave, Checkpointer
-from a3c.store.checkpoint_files import Subject, UnusableCheckpoint
+from a3c.contract import Counts
+from a3c.store import checkpoint
+from a3c.store.checkpoint import UnusableCheckpoint
+from tests.tools import checkpoint_files
+from tests.tools.checkpoint_files import (
+    POSITION,
+    SUBJECT,
+    TAKEN_OUT,
+    edit,
+    make,
+    pack,
+    save,
+    unpack,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-SUBJECT = Subject("CartPole-v1", "generic", "mlp", (4,), 2)
-PARAMS = {"env_id": "CartPole-v1", "initial_lr": 1e-4, "load_ckpt": None, "n_steps": 1000}
-COUNTS = Counts(steps=70, updates=14, games=3, frames=71)
-SHAPES = {"first_kernel": (2, 3), "first_bias": (3,), "second_kernel": (3, 1)}
-
-
-def make_shared(seed: int = 0, counts: Counts | None = None) -> SharedState:
-    """Weights and statistics that are all different numbers, and others for another seed."""
-    generator = np.random.default_rng(seed)
-    weights = {name: generator.random(shape, np.float32) for name, shape in SHAPES.items()}
-    shared = SharedState(
-        weights,
-        rmsprop_initial=1.0,
-        rmsprop_decay=0.99,
-        rmsprop_epsilon=0.1,
-        max_grad_norm=1.0,
-        counters=Counters(1000, counts or Counts()),
-    )
-    for variable in shared.mean_squares.values():
-        variable.assign(generator.random(variable.shape, np.float32))
-    return shared
-
-
-def make_checkpointer(
-    folder: pathlib.Path, shared: SharedState | None = None, n_kept: int = 3
-) -> Checkpointer:
-    folder.mkdir(exist_ok=True)
-    return Checkpointer(folder, shared or make_shared(counts=COUNTS), SUBJECT, PARAMS, n_kept)
-
-
-def arrays(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:
-    return {name: variable.numpy() for name, variable in variables.items()}
-
-
-def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert list(actual) == list(expected)
-    for name in expected:
-        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
-
-
-def edit_json(prefix: pathlib.Path, resealed: bool = True, **changes: object) -> None:
-    """Change entries of a checkpoint's JSON, by default with a checksum that fits again."""
-    path = prefix.with_name(prefix.name + ".json")
-    content = json.loads(path.read_text()) | changes
-    if resealed:
-        del content["checksum"]
-        content["checksum"] = checkpoint_files._checksum(content)
-    path.write_text(json.dumps(content))
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """One checkpoint, saved once; tests that damage it take a copy."""
-    return make_checkpointer(tmp_path_factory.mktemp("made") / "checkpoints").save()
 
 
 @pytest.fixture
-def copy(made, tmp_path):
-    """A copy of it that may be damaged."""
-    return pathlib.Path(shutil.copytree(made.parent, tmp_path / "checkpoints")) / made.name
+def path(tmp_path):
+    """A checkpoint that may be damaged."""
+    return save(tmp_path)
+
+
+def refusal(path: pathlib.Path) -> str:
+    """The one line with which it is refused."""
+    with pytest.raises(UnusableCheckpoint) as error:
+        checkpoint.read(path)
+    line = str(error.value)
+    assert line.startswith(f"cannot read {path}: ")
+    assert line.isprintable()
+    assert len(line) <= 800
+    return line
+
+
+def assert_same(actual, expected) -> None:
+    assert sorted(actual) == sorted(expected)
+    for name, array in expected.items():
+        assert actual[name].dtype == array.dtype
+        assert actual[name].shape == array.shape, name
+        assert actual[name].tobytes() == array.tobytes(), name
+
+
+# What comes back
 
 
 def test_everything_comes_back(tmp_path):
-    """Golden: weights, statistics, counters, parameters and subject are what was saved."""
-    saved = make_shared(seed=1, counts=COUNTS)
-    weights, mean_squares = arrays(saved.weights), arrays(saved.mean_squares)
-    prefix = make_checkpointer(tmp_path, saved).save()
-    assert prefix == tmp_path / "ckpt-70"
-
-    # What is saved is a copy: what happens afterwards is not in it.
-    for variable in (*saved.weights.values(), *saved.mean_squares.values()):
-        variable.assign(tf.zeros_like(variable))
-    info = checkpoint_files.read_info(prefix)
-    assert info == checkpoint_files.Info(prefix, SUBJECT, PARAMS, COUNTS._asdict(), True)
-    restored = make_shared(seed=2)
-    checkpoint.restore(info, restored)
-    assert_same(arrays(restored.weights), weights)
-    assert_same(arrays(restored.mean_squares), mean_squares)
-
-
-def test_a_checkpoint_is_of_one_moment(tmp_path):
-    """Analytic: four threads stamp the update's number into everything, one after the other, while
-    the others are inside the gate as well; no save mixes two."""
-    shared = make_shared()
-    checkpointer = make_checkpointer(tmp_path, shared, n_kept=100)
-    done, one_at_a_time, numbers = threading.Event(), threading.Lock(), itertools.count(1)
-
-    def stamp_on_and_on() -> None:
-        while not done.is_set():
-            with shared.gate, one_at_a_time:
-                number = next(numbers)
-                for variable in (*shared.weights.values(), *shared.mean_squares.values()):
-                    variable.assign(tf.fill(variable.shape, np.float32(number)))
-                shared.counters.add_update(1, 1, 0)
-
-    threads = [threading.Thread(target=stamp_on_and_on, daemon=True) for _ in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        prefixes = {checkpointer.save() for _ in range(30)} - {tmp_path / "ckpt-0"}
-    finally:
-        sys.setswitchinterval(interval)
-        done.set()
-        for thread in threads:
-            thread.join()
-    assert len(prefixes) > 5, "the writer has not come to write"
-    restored = make_shared()
-    for prefix in prefixes:
-        info = checkpoint_files.read_info(prefix)
-        checkpoint.restore(info, restored)
-        number = info.counters["updates"]
-        assert number == info.counters["steps"] == int(prefix.name.removeprefix("ckpt-"))
-        for array in (*restored.weights.values(), *restored.mean_squares.values()):
-            np.testing.assert_array_equal(array, np.full(array.shape, number, np.float32))
-
-
-def test_a_gate_that_stays_open_lets_two_moments_into_one_checkpoint(tmp_path):
-    """Analytic: negative control of the test before: saved while a writer is half way through."""
-
-    class DoorThatStaysOpen(Gate):
-        @contextlib.contextmanager
-        def shut(self):
-            yield
-
-    shared = make_shared()
-    shared.gate = DoorThatStaysOpen()
-    checkpointer = make_checkpointer(tmp_path, shared)
-    variables = [*shared.weights.values(), *shared.mean_squares.values()]
-    for variable in variables:
-        variable.assign(tf.zeros(variable.shape))
-    half_way, saved = threading.Event(), threading.Event()
-
-    def stamp() -> None:
-        with shared.gate:
-            for i, variable in enumerate(variables):
-                if i == len(variables) // 2:
-                    half_way.set()
-                    saved.wait()
-                variable.assign(tf.ones(variable.shape))
-
-    thread = threading.Thread(target=stamp, daemon=True)
-    thread.start()
-    half_way.wait()
-    prefix = checkpointer.save()
-    saved.set()
-    thread.join()
-    restored = make_shared()
-    checkpoint.restore(checkpoint_files.read_info(prefix), restored)
-    stamps = {
-        number
-        for variable in (*restored.weights.values(), *restored.mean_squares.values())
-        for number in variable.numpy().flat
+    """Golden: each array to the bit, whatever its layout; subject, settings, counts and position."""
+    saved = make(tmp_path)
+    odd = {
+        "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "every other": np.arange(6, dtype=np.float32)[::2],
+        "numbers": np.array([-0.0, 1e-45, 3.4e38], np.float32),
     }
-    assert stamps == {0, 1}
+    weights = {**saved.snapshot.weights, **odd}
+    saved = saved._replace(snapshot=saved.snapshot._replace(weights=weights))
+    checkpoint.write(saved)
+    read = checkpoint.read(saved.path)
+    assert_same(read.snapshot.weights, weights)
+    assert_same(read.snapshot.mean_squares, saved.snapshot.mean_squares)
+    assert read._replace(snapshot=None) == saved._replace(snapshot=None)
+    assert read.snapshot.counts == saved.snapshot.counts
+    assert read.n_steps == 70
 
 
-def test_find_takes_any_of_a_checkpoints_names(made):
-    """Analytic: a run folder, its checkpoints, the prefix, or any of its three files."""
-    names = ("", ".json", ".index", ".data-00000-of-00001")
-    paths = [made.with_name(made.name + end) for end in names]
-    assert [checkpoint_files.find(path) for path in (made.parent.parent, made.parent, *paths)] == (
-        [made] * 6
+def test_a_published_agent_has_weights_only(tmp_path):
+    """Analytic: neither statistics nor a position."""
+    saved = make(tmp_path, position=None)
+    checkpoint.write(saved._replace(snapshot=saved.snapshot._replace(mean_squares={})))
+    read = checkpoint.read(saved.path)
+    assert_same(read.snapshot.weights, saved.snapshot.weights)
+    assert (read.snapshot.mean_squares, read.position) == ({}, None)
+
+
+def test_any_reader_of_safetensors_reads_it(path):
+    """Parity: the arrays by their names, and one JSON that tells what they are."""
+    snapshot = checkpoint.read(path).snapshot
+    assert_same(
+        safetensors.numpy.load_file(path),
+        {f"weights/{name}": array for name, array in snapshot.weights.items()}
+        | {f"mean_squares/{name}": array for name, array in snapshot.mean_squares.items()},
     )
+    with safetensors.safe_open(path, framework="np") as file:
+        content = json.loads(file.metadata()["a3c"])
+    assert content["format_version"] == 2
+    assert content["subject"]["env_id"] == "CartPole-v1"
+    assert content["counts"] == {"steps": 70, "updates": 14, "games": 3, "frames": 71}
 
 
-def test_find_takes_the_newest_by_its_number(tmp_path):
-    """Analytic: 1000 comes after 999, though not in the order of names; foreign files are none."""
-    for name in ("ckpt-999", "ckpt-1000", "ckpt-5", "ckpt-x", "ckpt-", "ckpt-7000.json", "other-9"):
-        (tmp_path / f"{name}.json").touch()
-    (tmp_path / "ckpt-2000.index").touch()
-    assert checkpoint_files.find(tmp_path) == tmp_path / "ckpt-1000"
+def test_the_form_is_what_it_was(path):
+    """Parity: a file that the test's own packer makes is read as well, or old ones could not be."""
+    before = checkpoint.read(path)
+    edit(path)
+    after = checkpoint.read(path)
+    assert after._replace(snapshot=None) == before._replace(snapshot=None)
+    assert_same(after.snapshot.weights, before.snapshot.weights)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "missing", "missing/ckpt-5", "empty/ckpt-5.index", "empty", ".json", "..", "x" * 300],
-)
-def test_what_is_not_there_is_refused(tmp_path, monkeypatch, name):
-    """Analytic: no path that names no checkpoint gets another answer than one line."""
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").touch()
-    monkeypatch.chdir(tmp_path / "empty")
-    for path in (pathlib.Path(name), tmp_path / name, tmp_path / "file" / name):
-        with pytest.raises(UnusableCheckpoint, match=r"^no checkpoint .*\Z"):
-            checkpoint_files.find(path)
+def test_reading_needs_no_tensorflow(path):
+    """Analytic: so bad input is answered at once; nor does anything else in the room."""
+    script = """if True:
+        import pathlib, sys
+        from a3c.store import checkpoint, logs, resume, run_folder
+        found = checkpoint.read(checkpoint.find(pathlib.Path(sys.argv[1])))
+        print(found.n_steps, "tensorflow" in sys.modules, "keras" in sys.modules)
+    """
+    command = [sys.executable, "-c", script, str(path.parent)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("70 False False\n", "")
 
 
-def cut(path: pathlib.Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def flip_a_byte(path: pathlib.Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def empty(path: pathlib.Path) -> None:
-    path.write_bytes(b"")
-
-
-def take_away(path: pathlib.Path) -> None:
-    path.unlink()
-
-
-def make_a_folder(path: pathlib.Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.mark.parametrize("ending", [".json", ".index", ".data-00000-of-00001"])
-@pytest.mark.parametrize("damage", [cut, flip_a_byte, empty, take_away, make_a_folder])
-def test_a_damaged_file_is_refused_by_name(copy, ending, damage):
-    """Analytic: one byte less or one bit other, in any of the files, and nothing is read."""
-    checkpoint_files.read_info(copy)  # which it can, undamaged
-    path = copy.with_name(copy.name + ending)
-    # The JSON's last byte is a newline, which nobody would miss.
-    path.write_bytes(path.read_bytes().rstrip(b"\n") if ending == ".json" else path.read_bytes())
-    damage(path)
-    with pytest.raises(UnusableCheckpoint) as error:
-        checkpoint_files.read_info(copy)
-    assert path.name in str(error.value)
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 400
-
-
-def test_a_file_that_is_not_there_has_no_checksum(copy):
-    """Analytic: no JSON makes its absence right."""
-    copy.with_name(f"{copy.name}.index").unlink()
-    content = json.loads(copy.with_name(f"{copy.name}.json").read_text())
-    edit_json(copy, files=content["files"] | {f"{copy.name}.index": None})
-    with pytest.raises(UnusableCheckpoint, match="files"):
-        checkpoint_files.read_info(copy)
-
-
-def test_a_json_is_on_the_disk_before_it_takes_another_ones_place(tmp_path, monkeypatch):
-    """Analytic: all of it, or a power cut would leave an empty file."""
-    sizes = []
-    monkeypatch.setattr(
-        checkpoint_files.os, "fsync", lambda number: sizes.append(os.fstat(number).st_size)
-    )
-    prefix = make_checkpointer(tmp_path, make_shared(5, COUNTS)).save()
-    assert prefix.with_name(f"{prefix.name}.json").stat().st_size in sizes
-
-
-def test_a_jsons_checksum_is_as_it_always_was():
-    """Golden: or no checkpoint of before could be read; the order of its entries does not matter."""
-    golden = "c912a251d940de4350b8f9d331742e45e769a5405686ca7bbaf7a143c523ae99"
-    assert checkpoint_files._checksum({"b": 1, "a": [2.5, None]}) == golden
-    assert checkpoint_files._checksum({"a": [2.5, None], "b": 1}) == golden
-
-
-def test_both_tensor_files_of_another_checkpoint_are_refused(copy, tmp_path):
-    """Analytic: a whole checkpoint's files under another's name do not pass for its own."""
-    other = make_checkpointer(tmp_path / "other", make_shared(5, COUNTS)).save()
-    for ending in (".index", ".data-00000-of-00001"):
-        shutil.copy(f"{other}{ending}", f"{copy}{ending}")
-    with pytest.raises(UnusableCheckpoint, match=r"checksum is not the one in ckpt-70\.json"):
-        checkpoint_files.read_info(copy)
-
-
-NOT_OURS = {
-    "no JSON": b"weights",
-    "not UTF-8": b"\xff\xfe" * 1000,
-    "a list": b"[]",
-    "a number": b"3",
-    "null": b"null",
-    "empty": b"{}",
-    "deep lists": b"[" * 100_000 + b"]" * 100_000,
-    "deep objects": b'{"format_version":' * 100_000 + b"1" + b"}" * 100_000,
-    "a long number": b'{"format_version": ' + b"9" * 10_000 + b"}",
-    "a lone surrogate": b'{"format_version": "\\ud800\\n"}',
-}
-
-
-@pytest.mark.parametrize("content", NOT_OURS.values(), ids=NOT_OURS)
-def test_a_json_that_is_not_ours_is_refused(copy, content):
-    """Analytic: whatever stands in the JSON's place ends in one short line."""
-    copy.with_name(copy.name + ".json").write_bytes(content)
-    with pytest.raises(UnusableCheckpoint, match=r"^.{1,400}\Z"):
-        checkpoint_files.read_info(copy)
-
-
-WRONG = {
-    "format_version": [2, "1", None, True, "x\ny"],
-    "env_id": [7, None, []],
-    "preprocessing": [7, None],
-    "network": [7, None],
-    "observation_shape": [4, "4", ["4"], [4.0], [True], None, {"4": 1}],
-    "n_actions": ["2", 2.0, None, True],
-    "params": [[], None, "x", [["a", 1]]],
-    "counters": [
-        [],
-        None,
-        {},
-        {"steps": 1},
-        {"steps": "1", "updates": 1, "games": 1, "frames": 1},
-        {"steps": -1, "updates": 1, "games": 1, "frames": 1},
-        {"steps": 1.5, "updates": 1, "games": 1, "frames": 1},
-        {"steps": 1, "updates": 1, "games": 1, "frames": 1, "more": 1},
-    ],
-    "contains": [5, None, "mean_squares", [], ["mean_squares"]],
-    "files": [[], None, {}, "x"],
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
-)
-def test_an_entry_of_the_wrong_type_is_refused(copy, name, value):
-    """Analytic: also where the checksum fits, so that nothing later trips over it."""
-    edit_json(copy, **{name: value})
-    with pytest.raises(UnusableCheckpoint, match=r"^.{1,400}\Z"):
-        checkpoint_files.read_info(copy)
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_missing_entry_is_refused(copy, name):
-    """Analytic: each entry of the JSON is needed."""
-    path = copy.with_name(copy.name + ".json")
-    content = json.loads(path.read_text())
-    del content[name], content["checksum"]
-    path.write_text(json.dumps(content | {"checksum": checkpoint_files._checksum(content)}))
-    with pytest.raises(UnusableCheckpoint, match=name):
-        checkpoint_files.read_info(copy)
-
-
-def test_an_edit_shows(copy):
-    """Analytic: without a new checksum, no entry can be changed unseen."""
-    for name, value in {"env_id": "Acrobot-v1", "counters": {"steps": 1}, "more": 1}.items():
-        edit_json(copy, resealed=False, **{name: value})
-        with pytest.raises(UnusableCheckpoint, match="is damaged: its checksum"):
-            checkpoint_files.read_info(copy)
-
-
-def test_a_mismatch_names_both_values(made):
+def test_a_mismatch_names_both_values(path):
     """Analytic: for each part of what a network was made for."""
-    info = checkpoint_files.read_info(made)
-    checkpoint.check_fits(info, SUBJECT)
+    found = checkpoint.read(path)
+    found.check_fits(SUBJECT)
     for name, value, words in (
         ("env_id", "Acrobot-v1", "env id 'CartPole-v1', this run has 'Acrobot-v1'"),
         ("preprocessing", "pong", "preprocessing 'generic', this run has 'pong'"),
         ("network", "small", "network 'mlp', this run has 'small'"),
-        ("observation_shape", (6,), r"observation shape (4,), this run has (6,)"),
+        ("observation_shape", (6,), "observation shape (4,), this run has (6,)"),
         ("n_actions", 3, "n actions 2, this run has 3"),
     ):
         with pytest.raises(UnusableCheckpoint) as error:
-            checkpoint.check_fits(info, SUBJECT._replace(**{name: value}))
-        assert str(error.value) == f"{made} was made with {words}"
+            found.check_fits(SUBJECT._replace(**{name: value}))
+        assert str(error.value) == f"{path} was made with {words}"
 
 
-def test_of_a_file_with_weights_only_the_weights_come_back(made, tmp_path):
-    """Golden: the statistics stay where the run's settings start them."""
-    whole = checkpoint_files.read_info(made)
-    checkpoint.save_weights(whole, make_shared().weights, tmp_path)
-    info = checkpoint_files.read_info(checkpoint_files.find(tmp_path))
-    assert info == whole._replace(prefix=info.prefix, has_statistics=False, position=None)
-    of_both = [prefix.with_name(f"{prefix.name}.index") for prefix in (made, info.prefix)]
-    assert [b"mean_squares" in index.read_bytes() for index in of_both] == [True, False]
-    restored = make_shared(seed=2)
-    mean_squares = arrays(restored.mean_squares)
-    checkpoint.restore(info, restored)
-    assert_same(arrays(restored.weights), arrays(make_shared(seed=0).weights))
-    assert_same(arrays(restored.mean_squares), mean_squares)
+# Damage
+
+
+def test_any_cut_is_noticed(path):
+    """Analytic: wherever the file is cut, and where it goes on beyond its end."""
+    whole = path.read_bytes()
+    for n in [*range(0, len(whole), 11), *range(len(whole) - 50, len(whole))]:
+        path.write_bytes(whole[:n])
+        refusal(path)
+    path.write_bytes(whole + b"\0")
+    refusal(path)
+
+
+def test_a_flipped_bit_is_noticed_anywhere(path):
+    """Analytic: one in each byte, of the length, the header and the arrays."""
+    whole = path.read_bytes()
+    for i in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[i] ^= 1 << i % 8
+        path.write_bytes(flipped)
+        refusal(path)
+
+
+def renamed(header, *pairs):
+    names = dict(pairs)
+    return {names.get(name, name): at for name, at in header.items()}
 
 
 @pytest.mark.parametrize(
-    "shapes",
+    "change",
     [
-        SHAPES | {"second_kernel": (3, 2)},
-        SHAPES | {"third_kernel": (1, 1)},
+        lambda h: renamed(
+            h,
+            ("weights/first_bias", "mean_squares/first_bias"),
+            ("mean_squares/first_bias", "weights/first_bias"),
+        ),
+        lambda h: renamed(h, ("weights/first_bias", "weights/second_bias")),
+        lambda h: h | {"weights/first_kernel": h["weights/first_kernel"] | {"shape": [3, 2]}},
+        lambda h: h | {"weights/first_kernel": h["weights/first_kernel"] | {"dtype": "I32"}},
+        lambda h: {name: at for name, at in h.items() if name != "weights/first_bias"},
+        lambda h: h | {"weights/more": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}},
     ],
-    ids=["another shape", "one more"],
+    ids=["exchanged", "renamed", "another shape", "another type", "missing", "one more"],
 )
-def test_tensors_of_another_network_are_refused(made, monkeypatch, shapes):
-    """Analytic: should the JSON and the tensors disagree, no half-restored network trains on."""
-    monkeypatch.setitem(globals(), "SHAPES", shapes)
-    with pytest.raises(UnusableCheckpoint, match=r"^cannot restore .*\Z"):
-        checkpoint.restore(checkpoint_files.read_info(made), make_shared())
+def test_an_edited_header_is_noticed(path, change):
+    """Analytic: the checksum is of names, types and shapes, too."""
+    header, content, arrays = unpack(path.read_bytes())
+    path.write_bytes(pack(change(header), content, arrays))
+    refusal(path)
 
 
-def test_only_the_newest_stay(tmp_path):
-    """Analytic: of 5 checkpoints 2 are kept, each whole, and nothing of the others."""
-    shared = make_shared()
-    checkpointer = make_checkpointer(tmp_path, shared, n_kept=2)
-    for _ in range(5):
-        shared.counters.add_update(10, 10, 0)
-        checkpointer.save()
-    kept = [
-        f"ckpt-{n}{ending}"
-        for n in (40, 50)
-        for ending in (".data-00000-of-00001", ".index", ".json")
-    ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == kept
-    assert checkpoint_files.find(tmp_path) == tmp_path / "ckpt-50"
-    for n in (40, 50):
-        assert checkpoint_files.read_info(tmp_path / f"ckpt-{n}").counters["steps"] == n
+def test_an_edited_json_is_noticed(path):
+    """Analytic: without a new checksum, no entry can be changed, added or taken out unseen."""
+    header, content, arrays = unpack(path.read_bytes())
+    edited = [content | {name: "x"} for name in (*content, "more")]
+    edited += [{n: value for n, value in content.items() if n != name} for name in content]
+    for each in edited:
+        path.write_bytes(pack(header, each, arrays))
+        refusal(path)
 
 
-def test_a_save_that_fails_shows_nothing_of_itself(tmp_path, monkeypatch):
-    """Analytic: when the disk is full, the checkpoint before stays the newest one."""
-    shared = make_shared()
-    checkpointer = make_checkpointer(tmp_path, shared)
-    before = checkpointer.save()
-    shared.counters.add_update(10, 10, 0)
-    for failing in ("fsync", "replace"):
-        with monkeypatch.context() as patch:
-            patch.setattr(*_failing(failing))
-            with pytest.raises(CannotSave, match=r"^cannot save .*/ckpt-10: no space left"):
-                checkpointer.save()
-        assert checkpoint_files.find(tmp_path) == before
-        # Nor does it take up room.
-        assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-0"}
-        with pytest.raises(UnusableCheckpoint):
-            checkpoint_files.find(tmp_path / "ckpt-10")
-    shared.counters.add_update(10, 10, 0)
-    assert checkpoint_files.find(tmp_path / checkpointer.save().name) == tmp_path / "ckpt-20"
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("part", ["weights", "mean_squares"])
+def test_a_number_that_is_not_finite_is_refused(tmp_path, part, number):
+    """Analytic: nothing good can be trained from it, whatever the checksum says."""
+    path = save(tmp_path)
+    header, content, arrays = unpack(path.read_bytes())
+    start = header[f"{part}/first_bias"]["data_offsets"][0]
+    arrays = arrays[:start] + np.float32(number).tobytes() + arrays[start + 4 :]
+    path.write_bytes(pack(header, checkpoint_files.sealed(header, content, arrays), arrays))
+    assert f"{part}/first_bias holds a number that is not finite" in refusal(path)
 
 
-def _failing(name: str) -> tuple[object, str, object]:
-    def fail(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    return (checkpoint_files.os, name, fail) if name == "fsync" else (pathlib.Path, name, fail)
-
-
-def test_saving_again_without_a_step_between_leaves_a_whole_checkpoint_at_every_moment(
-    tmp_path, monkeypatch
-):
-    """Analytic: a run that is stopped before its first update saves step 0 twice."""
-    checkpointer = make_checkpointer(tmp_path)
-    prefix = checkpointer.save()
-    with monkeypatch.context() as patch:
-        patch.setattr(*_failing("fsync"))
-        with pytest.raises(CannotSave, match="no space"):  # as if killed before the JSON
-            checkpointer.save()
-    checkpoint_files.read_info(prefix)
-    assert checkpointer.save() == prefix
-    checkpoint_files.read_info(prefix)
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.complex64, bool])
+def test_an_array_of_another_type_is_refused(tmp_path, dtype):
+    """Analytic: what training could not have saved."""
+    saved = make(tmp_path)
+    weights = {**saved.snapshot.weights, "more": np.ones(3, dtype)}
+    checkpoint.write(saved._replace(snapshot=saved.snapshot._replace(weights=weights)))
+    assert "weights/more of type" in refusal(saved.path)
 
 
-def test_reading_needs_no_tensorflow(made):
-    """Analytic: so bad input is answered at once."""
-    script = """if True:
-        import pathlib, sys
-        from a3c.store import checkpoint, checkpoint_files
-        info = checkpoint_files.read_info(checkpoint_files.find(pathlib.Path(sys.argv[1])))
-        checkpoint.check_fits(info, info.subject)
-        print(info.counters["steps"], "tensorflow" in sys.modules, "numpy" in sys.modules)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(made.parent)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ("70 False False\n", "")
+# Hostile files
 
 
-def test_what_writing_left_behind_is_removed(tmp_path):
-    """Golden: TensorFlow's folder and files, and the half of a JSON; nothing of a checkpoint."""
-    (tmp_path / "ckpt-5_temp").mkdir()
-    (tmp_path / "ckpt-5_temp/part-00000-of-00001.index").touch()
-    for name in ("ckpt-5.json.tmp", "ckpt-5.tempstate123", "ckpt-5.index", "ckpt-4.index", "notes"):
-        (tmp_path / name).touch()
-    checkpoint_files.delete_unfinished(tmp_path / "ckpt-5")
-    assert {path.name for path in tmp_path.iterdir()} == {"ckpt-4.index", "notes"}
+def test_safetensors_of_anybody_else_are_refused(tmp_path):
+    """Analytic: without metadata, with others, and arrays under names that we do not have."""
+    path, array = tmp_path / "ckpt-5.safetensors", np.ones(3, np.float32)
+    for metadata in (None, {"format": "pt"}, {"a3c": "3"}, {"a3c": "x"}, {"a3c": "{}"}):
+        safetensors.numpy.save_file({"weights/x": array}, path, metadata)
+        refusal(path)
+    save(tmp_path, 5)
+    header, content, arrays = unpack(path.read_bytes())
+    header = renamed(header, ("weights/scale", "biases/scale"))
+    path.write_bytes(pack(header, checkpoint_files.sealed(header, content, arrays), arrays))
+    assert "biases/scale" in refusal(path)
 
 
-def test_nothing_is_saved_where_another_run_has_its_folder(tmp_path):
-    """Analytic: nor is anything deleted, older checkpoints and what looks unfinished included."""
-    taken = []
-    checkpointer = Checkpointer(
-        *(tmp_path, make_shared(), SUBJECT, PARAMS), n_kept=1, is_taken_over=lambda: bool(taken)
-    )
-    prefix = checkpointer.save()
-    (tmp_path / "ckpt-900_temp").mkdir()
-    (tmp_path / "ckpt-900.json").touch()
-    before = sorted(tmp_path.rglob("*"))
-    taken.append(True)
-    with pytest.raises(CannotSave, match=f"cannot save {prefix}: another run has its folder there"):
-        checkpointer.save()
-    assert sorted(tmp_path.rglob("*")) == before
+NOT_OURS = {
+    "nothing": b"",
+    "no JSON": b"weights",
+    "not UTF-8": b"\xff\xfe" * 1000,
+    "a list": b"[]",
+    "null": b"null",
+    "no object": b'{"__metadata__": 5}',
+    "text that is no JSON": b'{"__metadata__": {"a3c": "{"}}',
+    "deep lists": b"[" * 100_000 + b"]" * 100_000,
+    "deep objects": b'{"__metadata__":' * 100_000 + b"1" + b"}" * 100_000,
+    "deep text": json.dumps({"__metadata__": {"a3c": "[" * 100_000}}).encode(),
+    "a long number": b'{"__metadata__": ' + b"9" * 10_000 + b"}",
+}
 
 
-@pytest.mark.parametrize("name", ["delete_unfinished", "delete_all_but"])
-def test_what_cannot_be_tidied_up_is_left(tmp_path, monkeypatch, name):
-    """Analytic: a folder closed to us is no reason to end; with nothing saved, that alone is told."""
+@pytest.mark.parametrize("header", NOT_OURS.values(), ids=NOT_OURS)
+def test_a_header_that_is_not_ours_is_refused(path, header):
+    """Analytic: whatever stands in its place."""
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    refusal(path)
 
-    def refused(*arguments: object) -> None:
+
+@pytest.mark.parametrize("n_bytes", [2**24 + 1, 2**31, 2**63, 2**64 - 1])
+def test_a_huge_header_is_refused_before_the_library_sees_it(path, monkeypatch, n_bytes):
+    """Analytic: one of more than 16 MiB, whether the file has so much or not."""
+    monkeypatch.setattr(safetensors.numpy, "load", lambda data: pytest.fail("the library saw it"))
+    assert checkpoint.MAX_HEADER_BYTES == 2**24
+    path.write_bytes(n_bytes.to_bytes(8, "little"))
+    if n_bytes < 2**25:
+        os.truncate(path, 2**25)
+    assert "its header is longer than it may be" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        {"shape": [2**62, 2**62], "data_offsets": [0, 24]},
+        {"shape": [2**31, 2**31], "data_offsets": [0, 2**64]},
+        {"shape": [-2, -3], "data_offsets": [0, 24]},
+        {"shape": [2, 3], "data_offsets": [24, 0]},
+        {"shape": [2, 3], "data_offsets": [-24, 0]},
+        {"shape": [2, 3], "data_offsets": [10**9, 10**9 + 24]},
+        {"shape": [2, 3], "data_offsets": "x"},
+        {"shape": 6, "data_offsets": [0, 24]},
+        {"shape": [1] * 300, "data_offsets": [0, 4]},
+        {"dtype": "F8_E4M3", "shape": [24], "data_offsets": [0, 24]},
+        {"dtype": "OBJECT", "shape": [3], "data_offsets": [0, 24]},
+    ],
+    ids=range(11),
+)
+def test_no_size_is_taken_at_its_word(path, at):
+    """Analytic: sizes that overflow, are negative, point elsewhere; no memory is taken for them."""
+    _, content, _ = unpack(path.read_bytes())
+    path.write_bytes(pack({"weights/a": {"dtype": "F32"} | at}, content, bytes(24)))
+    tracemalloc.start()
+    try:
+        refusal(path)
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_would_fill_the_memory_is_not_read(path):
+    """Analytic: of more than a GiB."""
+    os.truncate(path, checkpoint.MAX_FILE_BYTES + 1)  # takes no room
+    assert "is larger than 1,073,741,824 bytes" in refusal(path)
+
+
+GENERATOR = POSITION.workers[0].generator
+WORKER = {"generator": GENERATOR, "next_games": [3, 4]}
+COUNTS = {"steps": 70, "updates": 14, "games": 3, "frames": 71}
+NO_COUNTS = ["1", -1, 1.5, True, None, 10**15, 2**63, 10**400]
+WRONG = {
+    "format_version": [1, 3, "2", 2.0, None, True, "x\ny"],
+    "subject": [
+        *(None, [], "x", {}, SUBJECT._asdict() | {"more": 1}),
+        *(SUBJECT._asdict() | {"env_id": x} for x in (7, None, [])),
+        *(SUBJECT._asdict() | {"preprocessing": x} for x in (7, None)),
+        *(SUBJECT._asdict() | {"network": x} for x in (7, None)),
+        *(
+            SUBJECT._asdict() | {"observation_shape": x}
+            for x in (4, "4", ["4"], [4.0], [True], [0], [-1], None, {"4": 1})
+        ),
+        *(SUBJECT._asdict() | {"n_actions": x} for x in ("2", 2.0, None, True, 0, 10**15)),
+    ],
+    "params": [[], None, "x", [["a", 1]]],
+    "counts": [
+        *([], None, {}, {"steps": 1}, COUNTS | {"more": 1}),
+        *(COUNTS | {name: x} for name in COUNTS for x in NO_COUNTS),
+    ],
+    "position": [
+        *([], "x", {}, POSITION._asdict() | {"workers": []} | {"more": 1}),
+        *(
+            POSITION._asdict() | {"workers": [WORKER]} | changes
+            for changes in (
+                *({"workers": 3}, {"workers": [[]]}, {"workers": [None]}, {"n_bytes": 5}),
+                *({"n_bytes": {"log.txt": x}} for x in (-1, True, "5", 1.5, 2**70)),
+                *({"n_env_restarts": x} for x in (-1, 1.0)),
+                {"cpu_seconds": -1},
+                *({"workers": [WORKER | {"next_games": x}]} for x in ([], [1.0, 2], [2**70], 5)),
+                *(
+                    {"workers": [WORKER | {"generator": x}]}
+                    for x in (
+                        *(None, {}, GENERATOR | {"bit_generator": "MT19937"}),
+                        *(GENERATOR | {"has_uint32": 2}, GENERATOR | {"uinteger": 2**32}),
+                        GENERATOR | {"state": {"state": 1, "inc": 2}},
+                        GENERATOR | {"state": {"state": 2**128, "inc": 1}},
+                        GENERATOR | {"state": 5},
+                    )
+                ),
+            )
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_entry_that_is_missing_or_of_the_wrong_type_is_refused(path, name):
+    """Analytic: also where the checksum fits, so that nothing later trips over it."""
+    whole = path.read_bytes()
+    for value in (TAKEN_OUT, *WRONG[name]):
+        path.write_bytes(whole)
+        edit(path, **{name: value})
+        assert name in refusal(path), value
+
+
+def test_counts_up_to_the_limit_are_read(path):
+    """Analytic: negative control of the test before."""
+    edit(path, counts=COUNTS | {"steps": 10**15 - 1}, position=None)
+    assert checkpoint.read(path).snapshot.counts == Counts(10**15 - 1, 14, 3, 71)
+
+
+# Writing
+
+
+def test_on_a_full_disk_the_one_before_stays(tmp_path):
+    """Analytic: no file may grow beyond half of what is needed; nothing of the new one is left."""
+    path = save(tmp_path)
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
+    try:
+        for n_steps in (70, 80):
+            with pytest.raises(OSError, match="File too large"):
+                save(tmp_path, n_steps, seed=5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [(each, each.read_bytes()) for each in tmp_path.iterdir()] == [(path, before)]
+    assert save(tmp_path, 80) == checkpoint.find(tmp_path)
+
+
+# A folder of them
+
+
+def put(folder: pathlib.Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+
+
+def names_in(folder: pathlib.Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_find_takes_the_newest_by_its_number(tmp_path):
+    """Analytic: of a run's folder or of one of checkpoints, 1000 after 999; foreign files are none."""
+    folder = tmp_path / "checkpoints"
+    put(folder, *(f"ckpt-{n}.safetensors" for n in (999, 1000, 5, "x", "", "01001", "٩٩٩٩")))
+    put(folder, "ckpt-2000.safetensors.tmp", "damaged-ckpt-3000.safetensors", "ckpt-4000.index")
+    put(folder / "best", "ckpt-5000.safetensors")
+    newest = folder / "ckpt-1000.safetensors"
+    for path in (tmp_path, folder, newest):
+        assert checkpoint.find(path) == newest
+    put(tmp_path, "agent.safetensors")
+    assert checkpoint.find(tmp_path / "agent.safetensors") == tmp_path / "agent.safetensors"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "missing", "missing/ckpt-5", "empty", ".safetensors", "..", "x" * 300, "\0"]
+)
+def test_what_is_not_there_is_refused(tmp_path, monkeypatch, name):
+    """Analytic: no path that names no checkpoint gets another answer than one line."""
+    put(tmp_path / "empty")
+    put(tmp_path, "file")
+    monkeypatch.chdir(tmp_path / "empty")
+    for path in (pathlib.Path(name), tmp_path / name, tmp_path / "file" / name):
+        with pytest.raises(UnusableCheckpoint, match=r"^no checkpoint .*\Z") as error:
+            checkpoint.find(path)
+        assert "revision" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "checkpoints", *(f"checkpoints/ckpt-5{end}" for end in ("", ".index", ".json"))]
+)
+def test_one_of_the_old_form_is_refused_with_the_revision_that_reads_it(tmp_path, name):
+    """Analytic: by any of its names."""
+    put(tmp_path / "checkpoints", "ckpt-5.json", "ckpt-5.index", "ckpt-5.data-00000-of-00001")
+    with pytest.raises(UnusableCheckpoint, match="revision 243b5dc reads those of TensorFlow's"):
+        checkpoint.find(tmp_path / name)
+
+
+def test_the_newest_whole_one_is_taken(tmp_path):
+    """Analytic: damaged ones and one under another's number are told, the newest first."""
+    for n_steps in (10, 20, 30, 40):
+        save(tmp_path, n_steps)
+    os.truncate(tmp_path / "ckpt-40.safetensors", 100)
+    (tmp_path / "ckpt-20.safetensors").replace(tmp_path / "ckpt-30.safetensors")
+    (tmp_path / "ckpt-50.safetensors").mkdir()
+    found, problems = checkpoint.newest_whole(tmp_path)
+    assert found.n_steps == 10
+    named = [f"ckpt-{n}.safetensors" for n in (50, 40, 30)]
+    assert all(name in problem for name, problem in zip(named, problems, strict=True))
+    (tmp_path / "ckpt-10.safetensors").unlink()
+    with pytest.raises(UnusableCheckpoint, match="no checkpoint in .* is whole: .*ckpt-50"):
+        checkpoint.newest_whole(tmp_path)
+
+
+NUMBERED = [f"ckpt-{n}.safetensors" for n in (5, 10, 20, 30)]
+TEMPORARY = "ckpt-40.safetensors.tmp"
+
+
+@pytest.mark.parametrize(
+    ("call", "left"),
+    [
+        (lambda f: checkpoint.delete_all_but(f, 2), [*NUMBERED[2:], TEMPORARY]),
+        (lambda f: checkpoint.delete_all_but(f, 9), [*NUMBERED, TEMPORARY]),
+        (lambda f: checkpoint.delete_older(f, 4), [*NUMBERED, TEMPORARY]),
+        (lambda f: checkpoint.delete_older(f, 19), [*NUMBERED[1:], TEMPORARY]),
+        (lambda f: checkpoint.delete_older(f, 20), [*NUMBERED[2:], TEMPORARY]),
+        (lambda f: checkpoint.delete_newer(f, 10), NUMBERED[:2]),
+        (lambda f: checkpoint.set_aside_newer(f, 20), [*NUMBERED[:3], f"damaged-{NUMBERED[3]}"]),
+    ],
+)
+def test_what_stays_of_four(tmp_path, call, left):
+    """Analytic: foreign files always; what interrupted writing left, while the run still writes."""
+    put(tmp_path, *NUMBERED, TEMPORARY, "notes")
+    call(tmp_path)
+    assert names_in(tmp_path) == sorted([*left, "notes"])
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(tmp_path, monkeypatch):
+    """Analytic: too many open files, or the form of another version: nothing older is taken."""
+    for n_steps in (10, 20):
+        save(tmp_path, n_steps)
+
+    def refuse(_: pathlib.Path) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pathlib.Path, "read_bytes", refuse)
+        with pytest.raises(UnusableCheckpoint, match="Too many open files"):
+            checkpoint.newest_whole(tmp_path)
+    checkpoint_files.edit(tmp_path / "ckpt-20.safetensors", format_version=3)
+    with pytest.raises(UnusableCheckpoint, match="format_version"):
+        checkpoint.newest_whole(tmp_path)
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    """Analytic: a number that is not finite; the checkpoint that is there stays."""
+    path = save(tmp_path)
+    before = path.read_bytes()
+    broken = make(tmp_path)
+    broken.snapshot.weights["first_bias"][1] = np.inf
+    with pytest.raises(OSError, match="weights/first_bias holds a number that is not finite"):
+        checkpoint.write(broken)
+    assert path.read_bytes() == before
+
+
+def test_what_cannot_be_deleted_is_left(tmp_path, monkeypatch):
+    """Analytic: a folder closed to us is no reason for a run to end."""
+
+    def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    checkpointer = make_checkpointer(tmp_path, make_shared())
-    monkeypatch.setattr(checkpoint_files, name, refused)
-    if name == "delete_unfinished":
-        monkeypatch.setattr(checkpoint_files, "write_json", refused)
-        with pytest.raises(CannotSave, match="Permission denied"):
-            checkpointer.save()
-    else:
-        assert checkpoint_files.read_info(checkpointer.save())
+    put(tmp_path, *NUMBERED)
+    monkeypatch.setattr(pathlib.Path, "unlink", refuse)
+    checkpoint.delete_all_but(tmp_path, 1)
+    checkpoint.delete_older(tmp_path, 30)
+    assert names_in(tmp_path) == sorted(NUMBERED)
+
+
+def test_one_that_cannot_be_deleted_keeps_no_other(tmp_path):
+    """Analytic: a folder with a checkpoint's name, the oldest of all."""
+    put(tmp_path, *NUMBERED)
+    (tmp_path / "ckpt-1.safetensors").mkdir()
+    checkpoint.delete_all_but(tmp_path, 1)
+    assert len(checkpoint.numbered(tmp_path)) == 2

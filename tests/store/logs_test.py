@@ -1,21 +1,30 @@
-"""Logs: the same figures in progress.csv and TensorBoard, and a console that fits what it is."""
+"""Logs: games in monitor.csv, the same figures in progress.csv and TensorBoard, and a fitting console."""
 
+import contextlib
 import csv
-import errno
+import io
+import json
 import math
 import os
 import pathlib
 import pty
 import re
+import resource
 import sys
 import termios
+import tracemalloc
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
+from a3c.contract import Game
+from a3c.settings.params import Params
 from a3c.store import logs
+from a3c.store.resume import Start
+from a3c.store.run_folder import RunFolder
+from tests.tools import checkpoint_files
 
 # What a reader of a run finds, in this order.
 COLUMNS = [
@@ -63,22 +72,44 @@ class Scalars:
 
     def of(self, tag: str) -> dict[int, np.ndarray]:
         """The values by their steps."""
-        return {e.step: tf.make_ndarray(e.tensor_proto) for e in self._events.Tensors(tag)}
+        return {e.step: make_ndarray(e.tensor_proto) for e in self._events.Tensors(tag)}
+
+
+T_START = 1700000000.0
+
+
+def open_log(folder: pathlib.Path, start: Start | None = None) -> logs.RunLog:
+    params = Params(env_id="Numbered-v0", n_steps=3000)
+    run_folder = RunFolder(folder, io.StringIO())
+    return logs.RunLog(run_folder, params, start or Start(t_start=T_START))
+
+
+def resumed_at(n_steps: int, folder: pathlib.Path) -> Start:
+    made = checkpoint_files.make(folder, n_steps)
+    return Start(made, is_resumed=True, t_start=T_START + 1000)
+
+
+def game(n_steps: int, score: float = -21.0, **more: float) -> Game:
+    """A game that ended half a second after each ten steps."""
+    whole = Game(0, 0, score, 800, T_START + n_steps / 20, n_steps)
+    return whole._replace(**more)
 
 
 def write_all(folder: pathlib.Path) -> None:
     """Everything that a run may log, once or twice."""
-    log = logs.RunLog(folder, 0, 3000)
+    log = open_log(folder)
     log.say("traced")
-    log.game(17, score=-21.0, length=800)
+    log.game(game(17))
     log.figures(ROWS[0])
     log.move_bar(700, 2, 0.5)
     log.move_bar(1500, 3, 1.5)
-    log.game(1501, score=21.0, length=900)
-    log.game(1502, score=20.0, length=901)
+    log.game(game(1501, score=21.0, length=900, worker=1))
+    log.game(game(1502, score=1 / 3, length=901, env=2))
     log.say("a worker failed:\nat line 3", error=True)
     log.figures(ROWS[1])
     log.histograms(2000, {"weights/policy_kernel": np.linspace(-1, 3, 1000, dtype=np.float32)})
+    log.evaluation(50, {"episode_reward_mean": 1.5, "episode_reward_sd": math.nan})
+    log.evaluation(60, {"episode_reward_mean": 2.5, "episode_reward_sd": 1.0})
     log.close()
 
 
@@ -99,6 +130,61 @@ def test_the_columns_are_the_promised_ones(written):
     )
 
 
+def load_results(folder: pathlib.Path) -> list[dict[str, float]]:
+    """Games as Stable-Baselines3's `load_results` reads them: JSON behind a #, then a table."""
+    rows = []
+    for path in folder.glob("*monitor.csv"):
+        with path.open(newline="") as file:
+            first = file.readline()
+            assert first[0] == "#"
+            t_start = json.loads(first[1:])["t_start"]
+            for row in csv.DictReader(file):
+                numbers = {name: float(text) for name, text in row.items()}
+                rows.append(numbers | {"t": numbers["t"] + t_start})
+    return rows
+
+
+def test_every_game_is_a_row_that_others_read_too(written):
+    """Golden: the file's form to the byte; parity: what a reader for Stable-Baselines3 makes of it."""
+    folder, _ = written
+    assert (folder / "monitor.csv").read_bytes() == (
+        b'#{"t_start": 1700000000.0, "env_id": "Numbered-v0"}\n'
+        b"r,l,t,step,worker,env\n"
+        b"-21.0,800,0.850000,17,0,0\n"
+        b"21.0,900,75.050000,1501,1,0\n"
+        b"0.333333,901,75.100000,1502,0,2\n"
+    )
+    games = load_results(folder)
+    assert [row["r"] for row in games] == [-21.0, 21.0, 0.333333]
+    assert [row["l"] for row in games] == [800, 900, 901]
+    np.testing.assert_allclose(
+        [row["t"] - T_START for row in games], [0.85, 75.05, 75.1], atol=1e-6
+    )
+
+
+def test_a_resumed_run_goes_on_in_its_table(tmp_path):
+    """Analytic: below the one head; seconds are counted from where it says, but the head stays."""
+    log = open_log(tmp_path)
+    log.game(game(10))
+    log.close()
+    log = open_log(tmp_path, resumed_at(20, tmp_path))
+    log.game(game(30, ended_at=T_START + 1002))
+    log.close()
+    head, columns, *rows = (tmp_path / "monitor.csv").read_text().splitlines()
+    assert json.loads(head[1:])["t_start"] == T_START
+    assert columns == "r,l,t,step,worker,env"
+    assert rows == ["-21.0,800,0.500000,10,0,0", "-21.0,800,2.000000,30,0,0"]
+
+
+def test_evaluations_are_a_table_of_their_own(written):
+    """Analytic: one head, one row each; in TensorBoard without what is not known."""
+    folder, scalars = written
+    rows = (folder / "evaluations.csv").read_text().splitlines()
+    assert rows == ["steps,episode_reward_mean,episode_reward_sd", "50,1.5,nan", "60,2.5,1.0"]
+    assert scalars.of("eval/episode_reward_mean") == {50: 1.5, 60: 2.5}
+    assert scalars.of("eval/episode_reward_sd") == {60: 1.0}
+
+
 def test_tensorboard_has_the_same_figures_at_their_steps(written):
     """Parity: each value of the CSV, by the same name; the axis is agent steps; NaN is left out."""
     _, scalars = written
@@ -115,10 +201,11 @@ def test_tensorboard_has_the_same_figures_at_their_steps(written):
 def test_every_game_is_at_its_step(written):
     """Analytic: two scalars a game."""
     _, scalars = written
-    assert scalars.of("rl/episode_reward_sum") == {17: -21.0, 1501: 21.0, 1502: 20.0}
+    assert scalars.of("rl/episode_reward_sum") == {17: -21.0, 1501: 21.0, 1502: np.float32(1 / 3)}
     assert scalars.of("rl/episode_length_steps") == {17: 800.0, 1501: 900.0, 1502: 901.0}
     assert set(scalars.tags) == {
         *COLUMNS,
+        *("eval/episode_reward_mean", "eval/episode_reward_sd"),
         "rl/episode_reward_sum",
         "rl/episode_length_steps",
         "weights/policy_kernel",
@@ -133,24 +220,28 @@ def test_histograms_hold_every_number(written):
     assert buckets[:, 2].sum() == 1000
 
 
-def test_a_resumed_run_drops_what_tensorboard_has_beyond_its_checkpoint(tmp_path):
-    """Analytic: at 20 steps; what comes then is shown."""
-    log = logs.RunLog(tmp_path, 0, 3000)
-    for n_steps in (10, 30):
-        log.game(n_steps, score=1.0, length=5)
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_resumed_run_drops_what_tensorboard_has_beyond_its_checkpoint(tmp_path, renamed):
+    """Analytic: at 20 steps; what comes then is shown, also where both starts are of one second, and
+    what came up to the checkpoint.
+    """
+    log = open_log(tmp_path)
+    for n_steps in (10, 20, 30, 40):
+        log.game(game(n_steps, score=n_steps))
     log.close()
-    (path,) = tmp_path.glob("events.out.*")
-    path.rename(tmp_path / "events.out.tfevents.1700000000.host")  # they are read by their names
-    log = logs.RunLog(tmp_path, 20, 3000, resumed=True)
-    log.game(25, score=2.0, length=5)
+    if renamed:
+        (path,) = tmp_path.glob("events.out.*")
+        path.rename(tmp_path / "events.out.tfevents.1700000000.host")  # read by their names
+    log = open_log(tmp_path, resumed_at(20, tmp_path))
+    log.game(game(25, score=2.0))
     log.close()
-    assert Scalars(tmp_path).of("rl/episode_reward_sum") == {10: 1.0, 25: 2.0}
+    assert Scalars(tmp_path).of("rl/episode_reward_sum") == {10: 10.0, 20: 20.0, 25: 2.0}
 
 
 def test_a_score_beyond_32_bits_is_infinite_in_tensorboard_alone(tmp_path):
     """Analytic: TensorBoard has no more; the run goes on."""
-    log = logs.RunLog(tmp_path, 0, 3000)
-    log.game(17, score=1e39, length=800)
+    log = open_log(tmp_path)
+    log.game(game(17, score=1e39))
     log.figures(ROWS[0] | {"rl/episode_reward_mean_100": -1e300})
     log.close()
     (row,) = csv.DictReader((tmp_path / "progress.csv").open(newline=""))
@@ -162,7 +253,7 @@ def test_a_score_beyond_32_bits_is_infinite_in_tensorboard_alone(tmp_path):
 
 def test_rows_are_on_disk_before_the_log_is_closed(tmp_path):
     """Analytic: a run that is killed keeps what it had logged, and one under way can be watched."""
-    log = logs.RunLog(tmp_path, 0, 3000)
+    log = open_log(tmp_path)
     assert (tmp_path / "progress.csv").read_text().count("\n") == 1
     log.say("traced")
     log.figures(ROWS[0])
@@ -222,7 +313,7 @@ def test_a_restored_runs_bar_starts_where_that_one_ended(tmp_path, monkeypatch):
     """Analytic: steps done before are done, but did not take any of this run's time."""
     made = []
     monkeypatch.setattr(logs, "tqdm", _recording(logs.tqdm, made))
-    log = logs.RunLog(tmp_path, 1000, 3000)
+    log = open_log(tmp_path, resumed_at(1000, tmp_path))
     log.close()
     assert (made[0]["initial"], made[0]["total"]) == (1000, 3000)
     assert made[0]["smoothing"] == 0.05  # tqdm's own 0.3 jumps with each of our updates
@@ -237,65 +328,95 @@ def _recording(tqdm: type, made: list[dict]) -> type:
     return Recording
 
 
-@pytest.mark.parametrize("damage", ['"5.0', "2" * 200_000], ids=["quote", "endless"])
-def test_a_damaged_row_takes_no_other_with_it(tmp_path, damage):
-    """Analytic: of a table of an older version, which had one column less: a byte that has become a quote,
-    behind which a reader of CSV sees one field, stays in its row; and what no reader takes is left alone.
+@pytest.mark.parametrize(
+    "head", ["misc/steps,misc/frames", "misc/frames,unknown,misc/steps", "misc/stips,misc/frames"]
+)
+def test_a_table_of_another_version_keeps_its_columns(tmp_path, head):
+    """Analytic: what is there is not touched, or a checkpoint's record of its length would be of
+    another table; new rows have its columns in its order, NaN in one that nobody knows.
     """
-    path = tmp_path / "progress.csv"
-    rows = [",".join([str(i)] * (len(COLUMNS) - 1)) for i in range(4)]
-    rows[1] = damage + rows[1][1:]
-    path.write_text("\n".join([",".join(COLUMNS[:-1]), *rows]) + "\n")
-    before = path.read_bytes()
-    log = logs.RunLog(tmp_path, 0, 3000)
+    before = f"{head}\r\n1,4\r\n".encode()
+    (tmp_path / "progress.csv").write_bytes(before)
+    log = open_log(tmp_path)
     log.figures(ROWS[0])
     log.close()
-    *lines, last = path.read_text().splitlines()
-    np.testing.assert_array_equal(np.array(last.split(","), float), [*ROWS[0].values()])
-    if damage.startswith('"'):
-        assert len(lines) == 5
-        assert lines[4] == rows[3] + ",nan"
-    else:
-        assert path.read_bytes().startswith(before)
+    after = (tmp_path / "progress.csv").read_bytes()
+    assert after.startswith(before)
+    row = after.removeprefix(before).decode().rstrip().split(",")
+    np.testing.assert_array_equal(
+        np.array(row, float), [ROWS[0].get(name, math.nan) for name in head.split(",")]
+    )
 
 
-def test_a_table_that_cannot_be_written_anew_keeps_its_columns(tmp_path, monkeypatch):
-    """Analytic: no room for it once more, say: new rows have the old columns, and nothing is left
-    beside it.
-    """
-    path = tmp_path / "progress.csv"
-    path.write_text("misc/steps,misc/frames\n1,4\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(pathlib.Path, "replace", _no_room)
-        log = logs.RunLog(tmp_path, 0, 3000)
-    log.figures(ROWS[0])
+def test_a_head_without_end_does_not_fill_the_memory(tmp_path):
+    """Analytic: nobody's table; ours goes on below it."""
+    with (tmp_path / "progress.csv").open("wb") as file:
+        file.truncate(2**26)  # takes no room
+    tracemalloc.start()
+    try:
+        assert len(logs._columns_of(tmp_path / "progress.csv")) == len(COLUMNS)
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_all_that_a_resumption_cuts_is_written_down_before_a_checkpoint(tmp_path, monkeypatch):
+    """Analytic: each file whose length is recorded is synced."""
+    log = open_log(tmp_path)
+    log.say("traced")
+    synced = set()
+    monkeypatch.setattr(os, "fsync", lambda number: synced.add(os.fstat(number).st_ino))
+    log.sync()
+    assert synced == {(tmp_path / name).stat().st_ino for name in log.n_bytes()}
+    assert len(synced) == 3
     log.close()
-    assert path.read_text().splitlines() == ["misc/steps,misc/frames", "1,4", "1000.0,1001.25"]
-    assert not list(tmp_path.glob("*.tmp"))
 
 
-def _no_room(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
+# A disk that is full
 
 
-def test_what_can_be_written_or_not_is_said_once_each_time(tmp_path, monkeypatch, capsys):
-    """Analytic: of a disk that is full twice, for two rows each."""
-    log = logs.RunLog(tmp_path, 0, 3000)
-    for has_room in [True, False, False, True, True] * 2:
-        monkeypatch.setattr(log._progress, "write", lambda _, has_room=has_room: has_room)
-        log._progress.error = "full"
-        log.figures(ROWS[0])
-    monkeypatch.undo()
+@contextlib.contextmanager
+def no_file_grows_beyond(n_bytes: int):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_rows_wait_for_a_full_disk_and_so_do_recorded_lengths(tmp_path, capsys):
+    """Analytic: half a row went out, and is completed; no length is told while any row waits."""
+    log = open_log(tmp_path)
+    log.say("traced")
+    log.game(game(10))
+    files = {name: tmp_path / name for name in ("monitor.csv", "progress.csv", "log.txt")}
+    lengths = log.n_bytes()
+    assert lengths == {name: path.stat().st_size for name, path in files.items()}
+    before = files["monitor.csv"].read_text()
+    with no_file_grows_beyond(lengths["monitor.csv"] + 4):
+        log.game(game(20))
+        log.game(game(30))
+        assert files["monitor.csv"].read_text() == before + "-21."
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"monitor\.csv cannot be written: File too large"):
+                log.n_bytes()
+    assert log.n_bytes()["monitor.csv"] == files["monitor.csv"].stat().st_size
+    log.game(game(40))
+    log.sync()
+    assert [row["step"] for row in load_results(tmp_path)] == [10, 20, 30, 40]
     log.close()
     out, err = capsys.readouterr()
-    assert out.count("progress.csv is written again\n") == 2
-    assert err == "cannot write progress.csv: full; training goes on\n" * 2
+    assert err.count("cannot write monitor.csv: File too large; training goes on\n") == 1
+    assert out.count("monitor.csv is written again\n") == 1
+    # Behind half an event nothing would be read.
+    assert list(Scalars(tmp_path).of("rl/episode_reward_sum")) == [10, 20, 30, 40]
 
 
 def test_an_evaluation_that_cannot_be_written_is_said(tmp_path, capsys):
     """Golden: by the file's name."""
     (tmp_path / "evaluations.csv").mkdir()
-    log = logs.RunLog(tmp_path, 0, 3000)
+    log = open_log(tmp_path)
     log.evaluation(50, {"episode_reward_mean": 1.0})
     log.close()
     said = "cannot write evaluations.csv: Is a directory; training goes on\n"
@@ -304,9 +425,10 @@ def test_an_evaluation_that_cannot_be_written_is_said(tmp_path, capsys):
 
 def test_a_game_is_on_the_disk_at_once(tmp_path):
     """Analytic: before a checkpoint is saved, say, which tells how far the logs had come."""
-    log = logs.RunLog(tmp_path, 0, 3000)
+    log = open_log(tmp_path)
     for n in range(3):
-        log.game(n, score=-21.0, length=800)
+        log.game(game(n))
+        assert load_results(tmp_path)[-1]["step"] == n
         assert max(Scalars(tmp_path).of("rl/episode_reward_sum")) == n
     log.close()
 
@@ -317,7 +439,7 @@ def test_a_line_is_in_the_pipe_at_once(tmp_path, monkeypatch):
     os.set_blocking(reader, False)
     with os.fdopen(writer, "w") as console:
         monkeypatch.setattr(sys, "stdout", console)
-        log = logs.RunLog(tmp_path, 0, 100)
+        log = open_log(tmp_path)
         log.say("first")
         assert os.read(reader, 100) == b"first\n"
         log.close()
@@ -330,8 +452,23 @@ def test_a_console_that_is_gone_takes_nothing_with_it(tmp_path, monkeypatch):
     os.close(reader)
     with os.fdopen(writer, "w") as console:
         monkeypatch.setattr(sys, "stdout", console)
-        log = logs.RunLog(tmp_path, 0, 100)
+        log = open_log(tmp_path)
         log.say("first")
         log.say("second")
         log.close()
     assert (tmp_path / "log.txt").read_text() == "first\nsecond\n"
+
+
+def test_no_evaluation_goes_into_another_runs_folder(tmp_path, capsys):
+    """Analytic: the run's folder was moved, and another run's is there before its first evaluation."""
+    mine, lock = tmp_path / "mine", "lock"
+    mine.mkdir()
+    with (mine / lock).open("w") as held:
+        log = logs.RunLog(RunFolder(mine, held), Params("X-v0"), Start())
+        mine.rename(tmp_path / "moved")
+        mine.mkdir()
+        (mine / lock).touch()
+        log.evaluation(100, {"episode_reward_mean": 1.0})
+        log.close()
+    assert [path.name for path in mine.iterdir()] == [lock]
+    assert "cannot write evaluations.csv: another run" in capsys.readouterr().err

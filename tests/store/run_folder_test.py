@@ -6,21 +6,19 @@ import pathlib
 import re
 import shlex
 import subprocess
-import sys
 import threading
-import time
-import types
-from typing import Any
 
+import numpy as np
 import pytest
 
 from a3c.settings import command_line, params
 from a3c.settings.params import BadInput
-from a3c.store import run_folder
+from a3c.store import checkpoint, provenance, run_folder
+from a3c.store.run_folder import RunFolder
+from tests.tools import checkpoint_files
 
 PONG = "PongNoFrameskip-v4"
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-CONTENT = ["args.json", "checkpoints", "command.txt", "git.txt", "monitor", "versions.txt"]
+CONTENT = ["args.json", "checkpoints", "command.txt", "git.txt", "lock", "versions.txt"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,69 +27,40 @@ def work(tmp_path, monkeypatch):
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    # The folder of a test run may itself lie in a repository.
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     return folder
-
-
-@pytest.fixture
-def outside(tmp_path):
-    """A folder that no repository holds."""
-    folder = tmp_path / "outside"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def repository(tmp_path):
-    """A repository with one commit."""
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    git(folder, "init", "-q")
-    (folder / ".gitignore").write_text("ignored*\n")
-    (folder / "code.py").write_text("lr = 1\n")
-    git(folder, "add", ".")
-    commit(folder)
-    return folder
-
-
-def git(folder: pathlib.Path, *args: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", folder, *args], capture_output=True, check=True, encoding="utf-8"
-    )
-    return done.stdout.strip()
-
-
-def commit(folder: pathlib.Path) -> None:
-    git(folder, "-c", "user.name=n", "-c", "user.email=e@e", "commit", "-q", "-m", "m")
 
 
 def create(*argv: str, environment=None, code: pathlib.Path = pathlib.Path("/")) -> pathlib.Path:
-    """A run folder as train.py makes it; without a repository unless `code` names one."""
+    """A new run's folder, whose run has ended; without a repository unless `code` names one."""
     argv = argv or (PONG,)
-    return run_folder.create(command_line.parse(argv), argv, environment, code)
+    folder = run_folder.create(command_line.parse(argv), argv, environment, code)
+    folder.close()
+    return folder.path
 
 
 def everything(folder: pathlib.Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_the_default_folder_is_named_by_environment_time_and_revision(repository):
-    """Analytic: runs/<env>_<time>_<revision>, 'nogit' without a repository."""
-    revision = git(repository, "rev-parse", "--short", "HEAD")
-    for code, named in ((repository, revision), (pathlib.Path("/"), "nogit")):
-        folder = create(code=code)
-        assert re.fullmatch(rf"runs/{PONG}_\d{{8}}-\d{{6}}_{named}", str(folder))
-        assert sorted(path.name for path in folder.iterdir()) == CONTENT
-        assert (folder / "monitor").is_dir()
-        assert (folder / "checkpoints").is_dir()
+# Names
+
+
+def test_the_default_folder_is_named_by_environment_time_revision_and_seed(monkeypatch):
+    """Analytic: 'nogit' without a repository."""
+    folder = create(PONG, "--seed", "7")
+    assert re.fullmatch(rf"runs/{PONG}_\d{{8}}-\d{{6}}_nogit_s7", str(folder))
+    assert sorted(path.name for path in folder.iterdir()) == CONTENT
+    assert list((folder / "checkpoints").iterdir()) == []
+    monkeypatch.setattr(provenance, "short_revision", lambda code: "abc1234")
+    assert create().name.endswith("_abc1234_s0")
 
 
 @pytest.mark.parametrize(
     ("env_id", "named"),
     [
         ("ALE/Pong-v5", "ALE-Pong-v5"),
-        ("toys.dot:Dot-v0", "toys.dot-Dot-v0"),
+        ("toys.dot:Dot-v0", r"toys\.dot-Dot-v0"),
+        ("-.ns/X: Maze_1.X.-", r"ns-X-Maze_1\.X"),
         ("../../etc", "etc"),
         ("/", "env"),
         ("П y", "y"),
@@ -100,28 +69,30 @@ def test_the_default_folder_is_named_by_environment_time_and_revision(repository
 )
 def test_the_environments_name_cannot_leave_the_folder_of_runs(env_id, named):
     """Analytic: whatever the id holds, the run folder is right below runs/."""
-    folder = create(env_id)
+    folder = create("--", env_id)
     assert folder.parent == pathlib.Path("runs")
-    assert re.fullmatch(rf"{named}_\d{{8}}-\d{{6}}_nogit", folder.name)
+    assert re.fullmatch(rf"{named}_\d{{8}}-\d{{6}}_nogit_s0", folder.name)
 
 
 def test_two_runs_of_one_second_have_two_folders(monkeypatch):
-    """Analytic: a name that nobody chose gives way."""
+    """Analytic: of several seeds by these; of one, a name that nobody chose gives way."""
     monkeypatch.setattr(run_folder.time, "strftime", lambda form: "20260102-030405")
-    folders = [str(create()) for _ in range(3)]
     stem = f"runs/{PONG}_20260102-030405_nogit"
-    assert folders == [stem, f"{stem}_2", f"{stem}_3"]
+    assert [str(create(PONG, "--seed", n)) for n in "12"] == [f"{stem}_s1", f"{stem}_s2"]
+    assert [str(create()) for _ in range(3)] == [f"{stem}_s0", f"{stem}_s0_2", f"{stem}_s0_3"]
 
 
-def test_run_name_and_log_dir_name_the_folder(repository, work):
+def test_run_name_and_log_dir_name_the_folder(work, monkeypatch):
     """Analytic: --run_name gets the revision as in OCD A3C, --log_dir nothing."""
-    revision = git(repository, "rev-parse", "--short", "HEAD")
-    assert str(create(PONG, "--run_name", "a b", code=repository)) == f"runs/a b_{revision}"
-    assert str(create(PONG, "--run_name", "mine")) == "runs/mine_nogit"
+    monkeypatch.setattr(provenance, "short_revision", lambda code: "abc1234")
+    assert str(create(PONG, "--run_name", "a b")) == "runs/a b_abc1234"
     assert str(create(PONG, "--log_dir", "deep/er/x")) == "deep/er/x"
     assert str(create(PONG, "--log_dir", str(work / "y"))) == str(work / "y")
     (work / "empty").mkdir()
     assert sorted(p.name for p in create(PONG, "--log_dir", "empty").iterdir()) == CONTENT
+
+
+# Records
 
 
 def test_args_json_holds_every_value_and_its_source():
@@ -169,182 +140,56 @@ def test_the_command_can_be_pasted():
     assert done.stdout.decode().split("\0")[:-1] == ["train.py", *argv]
 
 
-def test_a_clean_repository_is_its_revision(repository):
-    """Analytic: the whole revision, and that nothing differs."""
-    text = (create(code=repository) / "git.txt").read_text()
-    assert f"revision: {git(repository, 'rev-parse', 'HEAD')}\n" in text
-    assert "uncommitted difference: none\n" in text
-    assert "untracked files: none\n" in text
+def test_code_and_machine_are_recorded(monkeypatch):
+    """Analytic: as provenance.py tells them, each in a file."""
+    for name in ("git_state", "digest_of"):
+        monkeypatch.setattr(provenance, name, lambda code, name=name: f"{name} of {code} \udcff")
+    monkeypatch.setattr(provenance, "versions", lambda: ["python: 3", "cpu: x"])
+    folder = create(code=pathlib.Path("/code"))
+    assert (folder / "git.txt").read_bytes() == b"git_state of /code \xff\n"
+    told = (folder / "versions.txt").read_bytes()
+    assert told == b"code: digest_of of /code \xff\npython: 3\ncpu: x\n"
 
 
-def test_a_difference_can_be_applied_again(repository):
-    """Analytic: revision and git.txt give the code that ran, staged and unstaged alike."""
-    (repository / "code.py").write_text("lr = 2\n")
-    (repository / "staged.bin").write_bytes(bytes(range(256)))
-    git(repository, "add", "staged.bin")
-    (repository / "new.py").write_bytes(b"# new \xff\n")
-    (repository / "notes.txt").write_text("not code\n")
-    (repository / "ignored.py").write_text("secret\n")
-    # Colours and programs of the user's own must not get into the record.
-    git(repository, "config", "color.ui", "always")
-    git(repository, "config", "diff.external", "false")
-    before = git(repository, "status", "--porcelain")
-    folder = create(code=repository)
-    assert git(repository, "status", "--porcelain") == before
-    data = (folder / "git.txt").read_bytes()
-    assert b"untracked files:\n    'new.py'\n    'notes.txt'\n" in data
-    assert b"untracked 'new.py':\n# new \xff\n" in data
-    assert b"not code" not in data
-    assert b"ignored" not in data
-    difference = data.partition(b"uncommitted difference:\n")[2].partition(b"untracked files")[0]
-    git(repository, "-c", "color.ui=never", "reset", "-q", "--hard")
-    subprocess.run(["git", "-C", repository, "apply"], input=difference, check=True)
-    assert (repository / "code.py").read_text() == "lr = 2\n"
-    assert (repository / "staged.bin").read_bytes() == bytes(range(256))
-
-
-def test_untracked_files_cannot_flood_the_record(repository):
-    """Analytic: large modules, and modules beyond a limit, are named without their text."""
-    (repository / "a_large.py").write_text("#" * 100_001)
-    for i in range(60):
-        (repository / f"small{i:02}.py").write_text(f"n = {i}\n")
-    text = (create(code=repository) / "git.txt").read_text()
-    assert text.count(".py'\n") == 61
-    assert "####" not in text
-    assert len(re.findall(r"^n = \d+$", text, re.MULTILINE)) == 49
-
-
-def test_the_revision_is_the_codes_and_not_the_callers(repository, tmp_path, monkeypatch):
-    """Analytic: variables that git sets for its hooks do not point elsewhere."""
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "nowhere"))
-    text = (create(code=repository) / "git.txt").read_text()
-    assert "uncommitted difference: none" in text
-
-
-def test_git_is_told_of_no_other_repository_and_asks_nobody(monkeypatch):
-    """Analytic: none of a hook's variables goes on to it, all others do; it has no terminal."""
-    pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
-    for name in (*pointers, "GIT_OTHER"):
-        monkeypatch.setenv(name, "here")
-    asked = []
-
-    def run(command: list[str], **options: Any) -> types.SimpleNamespace:
-        asked.append(options)
-        return types.SimpleNamespace(returncode=0, stdout=b"said")
-
-    monkeypatch.setattr(run_folder.subprocess, "run", run)
-    assert run_folder.git(ROOT, "status") == "said"
-    assert asked[0]["env"].keys() == os.environ.keys() - pointers
-    assert asked[0]["stdin"] == subprocess.DEVNULL
-
-
-def test_no_repository_is_no_failure(outside, monkeypatch):
-    """Analytic: 'no repository' outside of one, and where git is missing or hangs."""
-    assert (create(code=outside) / "git.txt").read_text() == "no repository\n"
-    monkeypatch.setenv("PATH", str(outside))
-    folder = create(PONG, "--run_name", "no_git_here", code=outside)
-    assert folder.name == "no_git_here_nogit"
-    assert (folder / "git.txt").read_text() == "no repository\n"
-    monkeypatch.undo()
-    monkeypatch.chdir(outside)
-    tool = outside / "git"
-    tool.write_text("#!/bin/sh\nexec sleep 600\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{outside}:{os.environ['PATH']}")
-    monkeypatch.setattr(run_folder, "_GIT_SECONDS", 0.2)
-    start = time.monotonic()
-    assert (create(code=outside) / "git.txt").read_text() == "no repository\n"
-    assert time.monotonic() - start < 300
-
-
-def test_a_repository_without_a_commit_is_told(outside):
-    """Analytic: nothing to name, and no failure."""
-    git(outside, "init", "-q")
-    (outside / "new.py").write_text("n = 1\n")
-    folder = create(code=outside)
-    text = (folder / "git.txt").read_text()
-    assert folder.name.endswith("_nogit")
-    assert text.startswith("revision: no commit yet\n")
-    assert "untracked 'new.py':\nn = 1\n" in text
-
-
-def test_versions_tell_python_packages_and_machine():
-    """Analytic: the code, this interpreter, a package that is surely there, processor and cores."""
-    text = (create(code=ROOT) / "versions.txt").read_text()
-    assert text.startswith(f"code: {run_folder.digest_of(ROOT)}\n")
-    assert f"python: {sys.version.split()[0]} " in text
-    assert f"    pytest=={pytest.__version__}\n" in text
-    assert re.search(rf"^cores: {os.cpu_count()}, usable: [1-9]", text, re.MULTILINE)
-    model = re.search(
-        r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE
-    )
-    assert re.search(rf"^cpu: {re.escape(model[1]) if model else '.'}", text, re.MULTILINE)
-    assert re.search(r"^platform: \S", text, re.MULTILINE)
-
-
-def test_a_resumption_that_cannot_be_noted_is_one_line(tmp_path):
-    """Analytic: something is in the way of the file, and cannot even be taken away."""
-    args = run_folder.RunArgs(params.Params(env_id="CartPole-v1"), {}, {}, [])
-    (tmp_path / "args.json.tmp").mkdir()
+def test_a_resumption_is_noted_beside_those_before(monkeypatch):
+    """Analytic: with the code that runs now; and a note that cannot be written is one line."""
+    path = create(environment={"kind": "image"})
+    folder = run_folder.open_existing(path)
+    for n_steps in (5, 7):
+        args = run_folder.read_args(path)
+        run_folder.record_resumption(folder, args, {"n_steps": n_steps}, pathlib.Path("/"))
+    after = run_folder.read_args(path)
+    assert after._replace(resumed=()) == args._replace(resumed=())
+    assert [note["n_steps"] for note in after.resumed] == [5, 7]
+    assert set(after.resumed[0]) == {"n_steps", "revision", "code", "cpu", "time"}
+    assert after.resumed[0]["code"] == provenance.digest_of(pathlib.Path("/"))
+    (path / "args.json.tmp").mkdir()
     with pytest.raises(BadInput, match=r"^cannot write .*args\.json: Is a directory$"):
-        run_folder.record_resumption(tmp_path, args, {})
+        run_folder.record_resumption(folder, args, {})
+    assert run_folder.read_args(path) == after
+    folder.close()
 
 
-def test_a_resumption_is_on_the_disk_before_it_takes_the_old_ones_place(tmp_path, monkeypatch):
-    """Analytic: all of it, or a power cut would leave an empty file."""
-    args = run_folder.RunArgs(params.Params(env_id="CartPole-v1"), {}, {}, [])
-    sizes = []
-    monkeypatch.setattr(
-        run_folder.os, "fsync", lambda number: sizes.append(os.fstat(number).st_size)
+@pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity"])
+@pytest.mark.parametrize("where", ["resumed", "environment"])
+def test_what_could_not_be_written_again_is_not_read(tmp_path, where, number):
+    """Analytic: numbers that JSON has not, or that are beyond float, where nobody looks for any."""
+    parsed = command_line.parse(["CartPole-v1"])
+    content = json.dumps(params.to_json(parsed) | {"environment": {"x": 7}, "resumed": [7]})
+    path = tmp_path / "args.json"
+    path.write_text(content)
+    assert run_folder.read_args(tmp_path).resumed == (7,)
+    replaced = (
+        content.replace("[7]", f"[{number}]")
+        if where == "resumed"
+        else content.replace('"x": 7', f'"x": {number}')
     )
-    run_folder.record_resumption(tmp_path, args, {})
-    assert sizes == [(tmp_path / "args.json").stat().st_size]
+    path.write_text(replaced)
+    with pytest.raises(BadInput, match="is damaged"):
+        run_folder.read_args(tmp_path)
 
 
-def test_a_folder_is_named_after_its_environment(tmp_path, monkeypatch):
-    """Golden: what no file's name should have becomes one dash, and none is at an end."""
-    monkeypatch.chdir(tmp_path)
-    folder = run_folder._choose(params.Params(env_id="-.ns/X: Maze_1.X.-"), "abc1234")
-    assert re.fullmatch(r"ns-X-Maze_1\.X_\d{8}-\d{6}_abc1234", folder.name)
-    assert folder.parent == pathlib.Path("runs")
-
-
-def test_the_codes_digest_does_not_depend_on_a_folders_order(tmp_path, monkeypatch):
-    """Analytic: the same forwards and backwards."""
-    (tmp_path / "a3c").mkdir()
-    paths = [tmp_path / "a3c/one.py", tmp_path / "a3c/two.py"]
-    for path in paths:
-        path.write_text(path.name)
-    digests = set()
-    for found in (paths, paths[::-1]):
-        monkeypatch.setattr(pathlib.Path, "glob", lambda *_, found=found: iter(found))
-        digests.add(run_folder.digest_of(tmp_path))
-    assert len(digests) == 1
-
-
-def test_the_codes_digest_is_of_what_trains(tmp_path):
-    """Analytic: another byte of a module or of train.py, or a module's other name; not a test's."""
-    (tmp_path / "a3c/room").mkdir(parents=True)
-    digests = [run_folder.digest_of(tmp_path)]
-    for name, text in {
-        "a3c/one.py": "1",
-        "a3c/room/one.py": "1",
-        "train.py": "1",
-        "a3c/two.py": "",
-        "a3c/three.py": "",
-        "README.md": "1",
-        "run_checkpoint.py": "1",
-    }.items():
-        (tmp_path / name).write_text(text)
-        digests.append(run_folder.digest_of(tmp_path))
-    assert len(set(digests)) == 6
-    assert digests[5:] == [digests[5]] * 3
-    (tmp_path / "a3c/one.py").rename(tmp_path / "a3c/only.py")
-    digests.append(run_folder.digest_of(tmp_path))
-    (tmp_path / "a3c/only.py").write_text("2")
-    digests.append(run_folder.digest_of(tmp_path))
-    assert len(set(digests)) == 8
+# Folders that are taken
 
 
 def refused(*argv: str, words: str) -> None:
@@ -361,12 +206,12 @@ def test_a_folder_with_another_run_is_taken(work):
     create(PONG, "--log_dir", "run")
     create(PONG, "--run_name", "mine")
     (work / "link").symlink_to("run")
-    (work / "part").symlink_to("run/monitor")
+    (work / "part").symlink_to("run/checkpoints")
     command = (work / "run" / "command.txt").read_bytes()
     refused("--log_dir", "run", words="holds another run")
     refused("--log_dir", "link", words="holds another run")
     refused("--log_dir", "run/new/er", words="inside .*another run")
-    refused("--log_dir", "run/monitor", words="inside .*another run")
+    refused("--log_dir", "run/checkpoints", words="inside .*another run")
     refused("--log_dir", "part/new", words="inside .*another run")
     refused("--run_name", "mine", words="holds another run")
     assert (work / "run" / "command.txt").read_bytes() == command
@@ -417,7 +262,7 @@ def test_a_folder_without_permission(work):
 
 
 @pytest.mark.parametrize("existing", [False, True])
-@pytest.mark.parametrize("name", ["args.json", "git.txt", "monitor"])
+@pytest.mark.parametrize("name", ["args.json", "git.txt", "lock", "checkpoints"])
 def test_a_failure_half_way_leaves_nothing_behind(work, monkeypatch, name, existing):
     """Analytic: a full disk in the middle takes back what was made, and no more."""
     if existing:
@@ -453,69 +298,184 @@ def test_two_runs_may_make_the_same_parent_at_once(monkeypatch):
     assert sorted(path.name for path in create().iterdir()) == CONTENT
 
 
-@pytest.mark.parametrize("existing", [False, True])
-def test_of_two_creators_at_once_one_gets_the_folder(work, monkeypatch, existing):
-    """Analytic: both have found the folder free; one run owns it whole, the other is refused."""
-    if existing:
-        (work / "run").mkdir()
-    barrier = threading.Barrier(2)
+def claim_at_once(monkeypatch: pytest.MonkeyPatch, *argv: str) -> list[pathlib.Path | BadInput]:
+    """What two runs get, both of which have found the folder free before either makes it."""
+    barrier, met = threading.Barrier(2), threading.local()
+    taken, results = run_folder._taken, []
 
-    def meet() -> str:
-        barrier.wait(timeout=60)
-        return "both have looked"
+    def meet(path: pathlib.Path) -> str | None:
+        why = taken(path)
+        if not hasattr(met, "once"):
+            met.once = True
+            barrier.wait(timeout=60)
+        return why
 
-    monkeypatch.setattr(run_folder, "_versions", meet)
-    results: dict[str, pathlib.Path | BadInput] = {}
-
-    def creator(seed: str) -> None:
+    def claim(seed: str) -> None:
         try:
-            results[seed] = create(PONG, "--seed", seed, "--log_dir", "run")
+            results.append(create(PONG, *argv, "--steps_per_update", seed))
         except BadInput as error:
-            results[seed] = error
+            results.append(error)
 
-    threads = [threading.Thread(target=creator, args=(seed,)) for seed in "12"]
+    monkeypatch.setattr(run_folder, "_taken", meet)
+    threads = [threading.Thread(target=claim, args=(seed,)) for seed in "12"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(results) == ["1", "2"]
-    (winner,) = (seed for seed, result in results.items() if isinstance(result, pathlib.Path))
-    (loser,) = (result for result in results.values() if isinstance(result, BadInput))
-    assert "taken" in str(loser)
-    assert run_folder.read_args("run").params.seed == int(winner)
-    assert f"--seed {winner} " in (work / "run" / "command.txt").read_text()
+    return results
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_of_two_that_claim_one_folder_at_once_one_gets_it(work, monkeypatch, existing):
+    """Analytic: one run owns it whole, the other is refused in a line."""
+    if existing:
+        (work / "run").mkdir()
+    results = claim_at_once(monkeypatch, "--log_dir", "run")
+    (loser,) = (result for result in results if isinstance(result, BadInput))
+    assert str(loser) == "run has just been taken by another run"
+    assert pathlib.Path("run") in results
+    n = run_folder.read_args("run").params.steps_per_update
+    assert f"--steps_per_update {n}" in (work / "run" / "command.txt").read_text()
     assert sorted(path.name for path in (work / "run").iterdir()) == CONTENT
 
 
-def test_a_folder_that_another_run_has_is_known(tmp_path):
-    """Analytic: by its lock's file; one that is gone, or has no lock, is nobody's."""
-    ours, moved = tmp_path / "run", tmp_path / "moved"
-    ours.mkdir()
-    with run_folder.lock(ours) as held:
-        assert not run_folder.is_taken_over(ours, held)
-        ours.rename(moved)
-        assert not run_folder.is_taken_over(ours, held)
-        ours.mkdir()
-        assert not run_folder.is_taken_over(ours, held)
-        with run_folder.lock(ours) as theirs:
-            assert run_folder.is_taken_over(ours, held)
-            assert not run_folder.is_taken_over(ours, theirs)
+def test_two_that_claim_one_default_name_at_once_get_two(monkeypatch):
+    """Analytic: each of them a whole folder of its own."""
+    monkeypatch.setattr(run_folder.time, "strftime", lambda form: "20260102-030405")
+    results = claim_at_once(monkeypatch)
+    stem = f"runs/{PONG}_20260102-030405_nogit_s0"
+    assert sorted(map(str, results)) == [stem, f"{stem}_2"]
+    steps = {run_folder.read_args(str(path)).params.steps_per_update for path in results}
+    assert steps == {1, 2}
+    for path in results:
+        assert sorted(each.name for each in path.iterdir()) == CONTENT
 
 
-@pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity"])
-@pytest.mark.parametrize("where", ["resumed", "environment"])
-def test_what_could_not_be_written_again_is_not_read(tmp_path, where, number):
-    """Analytic: numbers that JSON has not, or that are beyond float, where nobody looks for any."""
-    parsed = command_line.parse(["CartPole-v1"])
-    content = json.dumps(params.to_json(parsed) | {"environment": {"x": 7}, "resumed": [7]})
-    path = tmp_path / "args.json"
-    path.write_text(content)
-    assert run_folder.read_args(tmp_path).resumed == (7,)
-    replaced = (
-        content.replace("[7]", f"[{number}]")
-        if where == "resumed"
-        else content.replace('"x": 7', f'"x": {number}')
-    )
-    path.write_text(replaced)
-    with pytest.raises(BadInput, match="is damaged"):
-        run_folder.read_args(tmp_path)
+# The lock
+
+
+def test_a_folder_is_held_until_it_is_closed(work):
+    """Analytic: by whoever made it, and by whoever goes on in it."""
+    argv = [PONG, "--log_dir", "run"]
+    first = run_folder.create(command_line.parse(argv), argv)
+    for holder in (first, None):
+        held = holder or run_folder.open_existing(work / "run")
+        with pytest.raises(BadInput, match="run is in use: a run is under way in it"):
+            run_folder.open_existing(pathlib.Path("run"))
+        held.close()
+
+
+def test_what_is_no_run_folder_is_refused_and_gets_no_lock(work):
+    """Analytic: what has no args.json, and what has been published, which has no lock."""
+    path = create(PONG, "--log_dir", "run")
+    (path / "lock").unlink()
+    before = everything(work)
+    with pytest.raises(BadInput, match="run cannot go on: it has no lock file"):
+        run_folder.open_existing(path)
+    assert everything(work) == before
+    (path / "args.json").unlink()
+    (path / "args.json").mkdir()
+    for name in ("run", "nowhere"):
+        with pytest.raises(BadInput, match=f"{name} is no run folder: it has no args.json"):
+            run_folder.open_existing(pathlib.Path(name))
+    assert everything(work) == before
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
+def test_a_lock_that_is_no_file_is_refused(work, kind):
+    """Analytic: nothing is written through it, and nobody waits for it."""
+    path = create(PONG, "--log_dir", "run")
+    (path / "lock").unlink()
+    (work / "other").touch()
+    match kind:
+        case "pipe":
+            os.mkfifo(path / "lock")
+        case "folder":
+            (path / "lock").mkdir()
+        case _:
+            (path / "lock").symlink_to(work / ("other" if kind == "link" else "nowhere"))
+    before = everything(work)
+    with pytest.raises(BadInput, match="run/lock is a link or a special file"):
+        run_folder.open_existing(path)
+    assert everything(work) == before
+
+
+@pytest.fixture
+def moved(work):
+    """A run whose folder was moved, with another run's in its place; and that other one."""
+    argv = [PONG, "--log_dir", "run"]
+    ours = run_folder.create(command_line.parse(argv), argv)
+    ours.path.rename("moved")
+    theirs = run_folder.create(command_line.parse(argv), argv)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def test_a_folder_that_another_run_has_is_known(moved, work):
+    """Analytic: by its lock's file; one that is gone is nobody's, and so still ours."""
+    ours, theirs = moved
+    assert not ours.is_ours()
+    assert theirs.is_ours()
+    (work / "run").rename("away")
+    assert ours.is_ours()
+    (work / "moved").rename("run")
+    assert ours.is_ours()
+
+
+def test_nothing_is_saved_where_another_run_has_its_folder(moved):
+    """Analytic: neither a checkpoint nor what a failure leaves; the other one may."""
+    ours, theirs = moved
+    before = everything(theirs.path)
+    with pytest.raises(OSError, match="another run has its folder where run was"):
+        ours.save(checkpoint_files.make(ours.checkpoints))
+    assert ours.leave_failure("traceback", {}) == "another run has its folder where this run's was"
+    assert everything(theirs.path) == before
+    theirs.save(checkpoint_files.make(theirs.best))
+    assert checkpoint.read(checkpoint.find(theirs.best)).n_steps == 70
+
+
+def test_a_folder_that_is_gone_is_not_made_anew(work):
+    """Analytic: the user removed it, and is told."""
+    argv = [PONG, "--log_dir", "run"]
+    folder = run_folder.create(command_line.parse(argv), argv)
+    folder.path.rename("away")
+    with pytest.raises(FileNotFoundError):
+        folder.save(checkpoint_files.make(folder.checkpoints))
+    assert "cannot be written" in folder.leave_failure("traceback", {})
+    assert not folder.path.exists()
+    folder.close()
+
+
+# What a run says and leaves
+
+
+@pytest.fixture
+def folder():
+    argv = [PONG, "--log_dir", "run"]
+    folder = run_folder.create(command_line.parse(argv), argv)
+    yield folder
+    folder.close()
+
+
+def test_what_is_said_is_in_the_log_too(folder: RunFolder, capsys):
+    """Golden: each line once, after those that are there; a full console stops nothing."""
+    folder.say("one", "two")
+    folder.say("three")
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+    with open("/dev/full", "w") as console, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", console)
+        folder.say("four")
+    assert (folder.path / "log.txt").read_text() == "one\ntwo\nthree\nfour\n"
+
+
+def test_a_failure_leaves_where_it_was_and_with_what(folder: RunFolder):
+    """Golden: the traceback, and arrays that NumPy reads without running code."""
+    arrays = {"weights/x": np.ones((2, 3), np.float32), "n_steps_collected": np.array(3)}
+    where = folder.leave_failure("at line 3 \udcff", arrays)
+    assert where == "see run/failure/traceback.txt, and numpy.load('run/failure/rollout.npz')"
+    assert (folder.path / "failure/traceback.txt").read_text() == "at line 3 \\udcff"
+    with np.load(folder.path / "failure/rollout.npz", allow_pickle=False) as file:
+        assert {name: file[name].tolist() for name in file} == {
+            name: array.tolist() for name, array in arrays.items()
+        }

@@ -4,35 +4,11 @@ What a `NumberedEnvs` shows says where it is, and what it pays says when it was 
 every entry of a rollout from every other.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection
 
 import numpy as np
 
-
-class FakeGame(NamedTuple):
-    """What a worker reads of a game that ended."""
-
-    env: int
-    score: float
-    length: int
-
-
-class FakeReplaced(NamedTuple):
-    """What a worker reads of an environment that was replaced."""
-
-    envs: Sequence[int]
-    why: str
-
-
-class FakeStep(NamedTuple):
-    """What a worker reads of a step of K environments."""
-
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    games: list[FakeGame]
-    replaced: Sequence[FakeReplaced] = ()
+from a3c.contract import Game, Replaced, Step
 
 
 class NumberedEnvs:
@@ -41,7 +17,8 @@ class NumberedEnvs:
     Step n (from 0, of all environments together) pays n + action / 10 + 100 · environment. Episodes end where
     `terminations` and `truncations` say: pairs of (step, environment). As with the real ones, the slot then holds the
     next episode's first observation, and only a truncation writes `final_observations`. A termination ends a game too,
-    of score n and of the episode's length. At `faults` an environment is replaced: a new episode, and nothing paid.
+    of worker 0, of score n and of the episode's length. At `faults` an environment is replaced: a new episode, and
+    nothing paid; `replaced` is what was not taken yet.
     Every reset and step costs 4 frames.
     """
 
@@ -60,6 +37,7 @@ class NumberedEnvs:
         self.n_frames = 0
         self.n_steps = 0
         self.next_games = [0] * n_envs
+        self.replaced: list[Replaced] = []
         self._terminations, self._truncations = terminations, truncations
         self._faults = faults
         self._on_step = on_step
@@ -70,7 +48,7 @@ class NumberedEnvs:
         self.n_frames += 4 * len(self._episodes)
         self._show(self.observations[slot])
 
-    def step(self, actions: np.ndarray, slot: int) -> FakeStep:
+    def step(self, actions: np.ndarray, slot: int) -> Step:
         n, n_envs = self.n_steps, len(self._episodes)
         self._on_step(n)
         assert actions.shape == (n_envs,)
@@ -84,7 +62,7 @@ class NumberedEnvs:
         true_observations = np.empty((n_envs, 3), np.float32)
         self._show(true_observations)
         self.final_observations[truncated] = true_observations[truncated]
-        games = [FakeGame(int(k), n, int(self._lengths[k])) for k in np.flatnonzero(terminated)]
+        games = [Game(0, int(k), n, int(self._lengths[k]), 0.0) for k in np.flatnonzero(terminated)]
         broken = [k for k in range(n_envs) if (n, k) in self._faults]
         for k in {*np.flatnonzero(terminated | truncated), *broken}:
             self._episodes[k] += 1
@@ -93,31 +71,13 @@ class NumberedEnvs:
         self._show(self.observations[slot])
         rewards = n + actions / 10 + 100 * np.arange(n_envs)
         rewards[broken] = 0
-        replaced = [FakeReplaced([k], f"fault at step {n}") for k in broken]
-        return FakeStep(rewards.astype(np.float32), terminated, truncated, games, replaced)
+        self.replaced += [Replaced([k], f"fault at step {n}") for k in broken]
+        return Step(rewards.astype(np.float32), terminated, truncated, games)
+
+    def take_replaced(self) -> list[Replaced]:
+        taken, self.replaced = self.replaced, []
+        return taken
 
     def _show(self, where: np.ndarray) -> None:
         n_envs = len(self._episodes)
         where[:] = np.stack([np.arange(n_envs), self._episodes, self._lengths], axis=1) / 8
-
-
-class BanditEnvs:
-    """K environments that show one of two pictures, and pay 1 for the action of the same number; every step ends."""
-
-    def __init__(self, n_slots: int, n_envs: int, seed: int) -> None:
-        self.observations = np.zeros((n_slots, n_envs, 2), np.float32)
-        self.final_observations = np.zeros((n_envs, 2), np.float32)
-        self.n_frames = 0
-        self.next_games = [0] * n_envs
-        self._generator = np.random.default_rng(seed)
-        self._shown = np.zeros(n_envs, int)
-
-    def reset(self, slot: int) -> None:
-        self._shown = self._generator.integers(0, 2, len(self._shown))
-        self.observations[slot] = np.eye(2)[self._shown]
-
-    def step(self, actions: np.ndarray, slot: int) -> FakeStep:
-        rewards = (actions == self._shown).astype(np.float32)
-        self.reset(slot)
-        ends = np.ones(len(actions), bool)
-        return FakeStep(rewards, ends, np.zeros_like(ends), [])

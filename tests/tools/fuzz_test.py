@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from a3c.settings import params
-from a3c.store import checkpoint_files, run_folder
+from a3c.store import checkpoint, games, run_folder
 from tests.tools import fuzz, soak_fuzz
 
 
@@ -64,9 +64,9 @@ def test_what_must_not_happen_is_found(tmp_path, monkeypatch, name):
     for module, function in (
         (params, "check"),
         (run_folder, "from_json"),
-        (checkpoint_files, "_check_content"),
+        (checkpoint, "_checked"),
         (fuzz.debug_dump, "_parse"),
-        (fuzz.plot_runs, "parse_game"),
+        (games, "parse_game"),
     ):
         monkeypatch.setattr(module, function, traceback_instead_of_a_line)
     monkeypatch.chdir(tmp_path)

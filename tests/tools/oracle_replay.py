@@ -22,12 +22,15 @@ below k·u·max|g|. The test asserts that it is a quarter of that at most, with 
 """
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from a3c.settings.params import Params
 from tests.tools import oracle
-from tests.tools.recorded_runs import Run
+
+if TYPE_CHECKING:
+    from tests.tools.recorded_runs import Run
 
 Arrays = dict[str, np.ndarray]
 UNIT_ROUNDOFF = 2.0**-24  # of float32
@@ -101,7 +104,7 @@ class Replay:
         return {n: np.abs(arrays[n] - ours) for n, ours in getattr(self.oracle, part).items()}
 
 
-def rollouts(run: Run, replay: Replay, hidden: bool = True) -> Iterator[oracle.Rollout]:
+def rollouts(run: "Run", replay: Replay, hidden: bool = True) -> Iterator[oracle.Rollout]:
     """A recorded run's rollouts, one after the other, each made under the replay's weights.
 
     Where a time limit cut an episode off, its last reward gets γ times the value that the limit

@@ -166,8 +166,9 @@ def _third_digit(value: float) -> float:
     return value * 1.01
 
 
-# How to change each hyperparameter that training depends on, given a pin's own; "" where that pin
-# has nothing to change.
+# How to change each hyperparameter, given a pin's own; "" where that pin has nothing to change. Not
+# among them: no_xla, which rounds otherwise, and workers, of which several share what they learn in
+# an order of their own.
 CHANGES: dict[str, Flags] = {
     "discount": _number("discount", lambda value: value + 0.001),
     "entropy_bonus": _number("entropy_bonus", _third_digit),
@@ -200,15 +201,6 @@ CHANGES: dict[str, Flags] = {
     "max_n_noops": _of_images("--max_n_noops 31"),
     "no_clip_rewards": _of_images("--no_clip_rewards"),
     "no_end_on_life_loss": _of_images("--no_end_on_life_loss"),
-}
-# Flags that name the run, watch it or keep it; and workers, of which several share what they learn
-# in an order of their own.
-WITHOUT_EFFECT = {
-    *("env_id", "preset", "n_workers", "n_steps", "env_timeout_seconds", "no_xla"),
-    *("load_ckpt", "ckpt_interval_seconds", "keep_ckpts"),
-    *("manager_wake_interval_seconds", "log_dir", "run_name"),
-    *("debug", "no_frame_numbers", "detailed_logs"),
-    *("eval_episodes", "eval_interval_steps"),
 }
 # The two that are left out take as long as all others.
 SHOWN = [name for name in pins.PINS if name not in ("pong-ocd", "pong-1x4")]

@@ -154,13 +154,13 @@ def _end(step: Any, k: int) -> str:
 
 def _draws(run: "Run") -> str:
     """The actions that the run's generator would have chosen had all been equally good."""
-    from a3c.agent import worker
+    from a3c.agent import policy
     from a3c.machine import seeding
 
     generator = seeding.generator(run.params.seed, seeding.Purpose.ACTIONS, worker=0)
     n_actions = len(run.start["weights"]["policy_bias"])
     flat = np.zeros((len(run.first_seen), n_actions), np.float32)
-    drawn = [worker.sample_actions(flat, generator) for _ in range(N_DRAWS)]
+    drawn = [policy.sample_actions(flat, generator) for _ in range(N_DRAWS)]
     return "".join(str(action) for actions in drawn for action in actions)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from a3c.machine.stopping import SIGNALS
+from benchmarks import machine
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Nothing comes near it on a machine that does anything at all; it ends a test that would hang.
@@ -117,13 +118,7 @@ def state_parent_and_session(pid: int) -> tuple[str, int, int]:
 
 def members(session: int) -> list[int]:
     """The processes of a session, zombies aside, whoever their parents are by now."""
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            state, _, its_session = state_parent_and_session(int(folder.name))
-            if its_session == session and state != "Z":
-                found.append(int(folder.name))
-    return sorted(found)
+    return sorted(p.pid for p in machine.processes(session) if p.state != "Z")
 
 
 def open_ports(pids: Sequence[int]) -> list[str]:

@@ -7,22 +7,21 @@ oracle) knows nothing of what lies between them, and needs no change when that i
 
 import contextlib
 import io
-import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
-import tensorflow as tf
 
 import train
+from a3c import contract
 from a3c.agent import network
-from a3c.envs import pool
-from a3c.run import training
+from a3c.envs.pool import Pool
+from a3c.machine import tensorflow_process
+from a3c.run import start, training
 from a3c.settings.params import Params
-from a3c.store import checkpoint_files
-from a3c.store import run_folder as run_dir
+from a3c.store import checkpoint, run_folder
 from tests.tools import processes
 
 Arrays = dict[str, np.ndarray]
@@ -73,12 +72,12 @@ def record(
     first_seen: list[np.ndarray] = []
     draw, train_ = network.initial_weights, training.train
 
-    class Recorder(pool.EnvProcesses):
+    class Recorder(Pool):
         def reset(self, slot: int = 0) -> None:
             super().reset(slot)
             first_seen.append(self.observations[slot].copy())
 
-        def step(self, actions: np.ndarray, slot: int) -> pool.StepResult:
+        def step(self, actions: np.ndarray, slot: int) -> contract.Step:
             result = super().step(actions, slot)
             cut_off = np.flatnonzero(result.truncated).tolist()
             steps.append(
@@ -93,36 +92,32 @@ def record(
             )
             return result
 
-    run_folder = folder / "run"
+    run = folder / "run"
     said = io.StringIO()
     with (
-        mock.patch.object(pool, "EnvProcesses", Recorder),
+        mock.patch.object(start, "Pool", Recorder),
         mock.patch.object(network, "initial_weights", lambda *a: change_initial_weights(draw(*a))),
         mock.patch.object(training, "train", lambda p, *a: train_(change_params(p), *a)),
         # Only a process that has not used TensorFlow yet can configure it.
-        mock.patch.object(network, "start_tensorflow", return_value=None),
+        mock.patch.object(tensorflow_process, "start_tensorflow", return_value=None),
         processes.handlers_kept(),
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(said),
     ):
-        status = train.main(["--log_dir", str(run_folder), *arguments])
+        status = train.main(["--log_dir", str(run), *arguments])
     assert status == 0, said.getvalue()
     (first,) = first_seen
     return Run(
-        change_params(run_dir.read_args(run_folder).params),
+        change_params(run_folder.read_args(run).params),
         first,
         steps,
-        _tensors(run_folder / "checkpoints" / "ckpt-0"),
-        _tensors(checkpoint_files.find(run_folder)),
+        _arrays(checkpoint.path_of(run / "checkpoints", 0)),
+        _arrays(checkpoint.find(run)),
     )
 
 
-def _tensors(prefix: os.PathLike) -> dict[str, Arrays]:
-    reader = tf.train.load_checkpoint(str(prefix))
-    parts: dict[str, Arrays] = {"weights": {}, "mean_squares": {}}
-    # The order in which the forward pass uses them is not kept; that of names will do.
-    for key in sorted(reader.get_variable_to_shape_map()):
-        part, _, rest = key.partition("/")
-        if part in parts:
-            parts[part][rest.split("/")[0]] = reader.get_tensor(key)
-    return parts
+def _arrays(path: pathlib.Path) -> dict[str, Arrays]:
+    snapshot = checkpoint.read(path).snapshot
+    return {
+        part: dict(sorted(getattr(snapshot, part).items())) for part in ("weights", "mean_squares")
+    }

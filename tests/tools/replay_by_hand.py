@@ -27,12 +27,10 @@ says, observations in float32; rewards are not clipped, and each game has a seed
 
 import argparse
 import importlib
-import json
 import pathlib
 import sys
-import tempfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import ale_py
 import cv2
@@ -55,20 +53,10 @@ class Frame(NamedTuple):
     truncated: bool
 
 
-class Emulator(Protocol):
-    """A bare emulator, one frame at a time."""
-
-    n_actions: int
-
-    def reset(self, seed: int | None) -> Frame: ...
-    def act(self, action: int) -> Frame: ...
-
-
 class Atari:
     """An Atari game through ale_py's own interface, set up as the environment's id says."""
 
     def __init__(self, kwargs: dict[str, Any]) -> None:
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.ale = ale_py.ALEInterface()
         self.ale.setFloat("repeat_action_probability", kwargs["repeat_action_probability"])
@@ -80,9 +68,7 @@ class Atari:
         self.n_actions = len(self._actions)
 
     def reset(self, seed: int | None) -> Frame:
-        if (
-            seed is not None
-        ):  # A seed counts from the next loading on; it is a signed 32-bit number.
+        if seed is not None:  # It is a signed 32-bit number, and counts from the next loading on.
             word = np.random.SeedSequence(seed).generate_state(2)[1:]
             self.ale.setInt("random_seed", int(word.view(np.int32)[0]))
             self.ale.loadROM(self._rom)
@@ -127,7 +113,7 @@ def spec_of(env_id: str) -> Any:
     return gymnasium.spec(name)
 
 
-def bare_emulator(env_id: str) -> Emulator:
+def bare_emulator(env_id: str) -> "Atari | Toy":
     spec, name = spec_of(env_id), env_id.rpartition(":")[2]
     return Atari(spec.kwargs) if spec.entry_point == "ale_py.env:AtariEnv" else Toy(name)
 
@@ -298,48 +284,38 @@ def play(
 ) -> ByHand | VectorsByHand:
     """Play random actions through the layers and by hand; AssertionError where they differ.
 
-    The game under way at step `reset_at` is broken off, which leaves no row.
+    The game under way at step `reset_at` is broken off, and does not count.
     """
-    from a3c.envs.make import EnvSettings, make_env
+    from a3c.envs.make import make_env
+    from a3c.settings.params import Params
 
     actions = np.random.default_rng(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        made = make_env(EnvSettings(env_id, seed, monitor_dir=folder), worker, env)
-        emulator: Any = made.unwrapped
-        of_vectors = len(made.observation_space.shape or ()) == 1
-        kind = VectorsByHand if of_vectors else ByHand
-        by_hand: ByHand | VectorsByHand = kind(env_id, seed, worker, env)
-        try:
-            assert_same(Seen(made.reset()[0]), by_hand.reset(), "first observation")
-            for step in range(n_steps):
-                action = int(actions.integers(by_hand.n_actions))
-                observation, reward, terminated, truncated, _ = made.step(action)
-                seen = Seen(observation, reward, terminated, truncated)
-                assert_same(seen, by_hand.step(action), f"step {step}")
-                if isinstance(by_hand, ByHand) and isinstance(by_hand.emulator, Atari):
-                    np.testing.assert_array_equal(
-                        emulator.ale.getRAM(), by_hand.emulator.ale.getRAM(), f"step {step}: RAM"
-                    )
-                if terminated or truncated:
-                    assert_same(Seen(made.reset()[0]), by_hand.reset(), f"reset at step {step}")
-                elif step == reset_at:
-                    assert_same(Seen(made.reset()[0]), by_hand.reset(), "reset within a game")
-        finally:
-            made.close()
-        file = pathlib.Path(folder) / f"{worker}.{env}.monitor.csv"
-        assert rows_of(file, env_id) == by_hand.rows, "monitor rows"
+    made = make_env(Params(env_id, seed=seed), worker, env)
+    emulator: Any = made.unwrapped
+    of_vectors = len(made.observation_space.shape or ()) == 1
+    kind = VectorsByHand if of_vectors else ByHand
+    by_hand: ByHand | VectorsByHand = kind(env_id, seed, worker, env)
+    try:
+        assert_same(Seen(made.reset()[0]), by_hand.reset(), "first observation")
+        for step in range(n_steps):
+            action = int(actions.integers(by_hand.n_actions))
+            observation, reward, terminated, truncated, _ = made.step(action)
+            seen = Seen(observation, reward, terminated, truncated)
+            assert_same(seen, by_hand.step(action), f"step {step}")
+            if isinstance(by_hand, ByHand) and isinstance(by_hand.emulator, Atari):
+                np.testing.assert_array_equal(
+                    emulator.ale.getRAM(), by_hand.emulator.ale.getRAM(), f"step {step}: RAM"
+                )
+            if terminated or truncated:
+                assert_same(Seen(made.reset()[0]), by_hand.reset(), f"reset at step {step}")
+            elif step == reset_at:
+                assert_same(Seen(made.reset()[0]), by_hand.reset(), "reset within a game")
+        games = made.get_wrapper_attr("take_finished")()
+    finally:
+        made.close()
+    assert {(game.worker, game.env) for game in games} <= {(worker, env)}
+    assert [Row(game.score, game.length) for game in games] == by_hand.rows, "games"
     return by_hand
-
-
-def rows_of(file: pathlib.Path, env_id: str) -> list[Row]:
-    """The games of a monitor file; their times must not run backwards."""
-    header, names, *lines = file.read_text(encoding="utf-8").splitlines()
-    assert json.loads(header.removeprefix("#"))["env_id"] == env_id
-    assert names == "r,l,t"
-    rows = [line.split(",") for line in lines]
-    times = [float(row[2]) for row in rows]
-    assert times == sorted(times)
-    return [Row(float(row[0]), int(row[1])) for row in rows]
 
 
 def summary(by_hand: ByHand | VectorsByHand) -> Iterator[str]:

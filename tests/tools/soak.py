@@ -16,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -42,9 +43,7 @@ def _kill(
     process = kill_test.start(outside, *command)
     try:
         if in_training := generator.random() < 0.75:
-            processes.wait_until(
-                lambda: kill_test.saved(outside)["steps"] > before["steps"], "steps"
-            )
+            processes.wait_until(lambda: kill_test.saved(outside).steps > before.steps, "steps")
         delay = generator.uniform(0, longest)
         time.sleep(delay)
         killed_at = time.time()
@@ -52,7 +51,9 @@ def _kill(
     finally:
         processes.end(process)
     newest = max(
-        outside.glob("run/checkpoints/ckpt-*.json"), key=lambda p: p.stat().st_mtime, default=None
+        outside.glob("run/checkpoints/ckpt-*.safetensors"),
+        key=lambda path: path.stat().st_mtime,
+        default=None,
     )
     saved_at = newest.stat().st_mtime if newest else 0.0
     # One that has not saved since it began lived for less than an interval, or failed to.
@@ -60,7 +61,7 @@ def _kill(
     assert lost or not in_training
     after = kill_test.saved(outside)
     kill_test.check_files(outside)
-    assert all(after[name] >= before[name] for name in after), (before, after)
+    assert kill_test.is_not_behind(after, before), (before, after)
     assert left_for < 5, f"environment processes lived for {left_for:.1f} s"
     # A checkpoint is begun when the interval is over, and takes its time on a busy machine.
     assert lost < interval_seconds + 5, f"{lost:.1f} s were lost"
@@ -69,17 +70,12 @@ def _kill(
         "lived_seconds": round(killed_at - began_at, 1),
         "lost_seconds": round(lost, 2),
         "left_seconds": round(left_for, 2),
-        "steps": after["steps"],
+        "steps": after.steps,
     }
 
 
-def kill_toy(number: int, outside: pathlib.Path) -> dict[str, Any]:
-    return _kill(number, outside, kill_test.TOY, interval_seconds=0.5, longest=5.0)
-
-
-def kill_pong(number: int, outside: pathlib.Path) -> dict[str, Any]:
-    flags = ["--n_workers", "4", "--network", "small", "--ckpt_interval_seconds", "15"]
-    return _kill(number, outside, [*flags, "PongNoFrameskip-v4"], interval_seconds=15, longest=40)
+PONG = ["--n_workers", "4", "--network", "small", "--ckpt_interval_seconds", "15"]
+PONG += ["PongNoFrameskip-v4"]
 
 
 def _fresh(folder: pathlib.Path) -> pathlib.Path:
@@ -149,7 +145,7 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
     os.rmdir(temporary)
     if (outside / "run").exists():
         kill_test.check_files(outside)
-    steps = kill_test.saved(outside)["steps"]
+    steps = kill_test.saved(outside).steps
     is_told = f"stopped at {steps:,} steps" in outputs["stdout"]
     assert is_told or phase in ("setting up", "importing")
     others = max(1.0, load / (os.cpu_count() or 1))
@@ -187,8 +183,8 @@ def load(name: str) -> Callable[[int, pathlib.Path], dict[str, Any]]:
 
 
 PARTS = {
-    "kill_toy": Part(100, kill_toy),
-    "kill_pong": Part(3, kill_pong),
+    "kill_toy": Part(100, partial(_kill, command=kill_test.TOY, interval_seconds=0.5, longest=5)),
+    "kill_pong": Part(3, partial(_kill, command=PONG, interval_seconds=15, longest=40)),
     "stop": Part(len(PHASES) * len(SIGNALS), stop),
     "fuzz": Part(len(soak_fuzz.chunks_of(N_FUZZED)), fuzz),
     **{f"load_{name}": Part(1, load(name)) for name in soak_load.PARTS},

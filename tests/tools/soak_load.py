@@ -8,6 +8,7 @@ machine's own speed, by which steps/s are divided before they are compared.
 import csv
 import json
 import math
+import os
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from a3c.store import checkpoint_files
+from a3c.store import checkpoint
+from a3c.store.logs import GAME_COLUMNS
+from benchmarks import machine
 from tests.tools import processes
 
 ENV_ID = "PongNoFrameskip-v4"
@@ -118,22 +121,17 @@ def check_left(folder: pathlib.Path, part: Part) -> list[str]:
         problems.append("steps and updates do not agree")
     if [row["misc/steps"] for row in rows] != sorted(row["misc/steps"] for row in rows):
         problems.append("steps fall back")
-    counters = checkpoint_files.read_info(checkpoint_files.find(folder)).counters
-    last = rows[-1]
-    if (counters["steps"], counters["games"]) != (last["misc/steps"], last["rl/episodes"]):
-        problems.append(f"the last row and the last checkpoint differ: {counters}")
+    counts, last = checkpoint.newest_whole(folder / "checkpoints")[0].snapshot.counts, rows[-1]
+    if (counts.steps, counts.games) != (last["misc/steps"], last["rl/episodes"]):
+        problems.append(f"the last row and the last checkpoint differ: {counts}")
     if last["misc/env_restarts"]:
         problems.append(f"{last['misc/env_restarts']:.0f} environments were replaced")
-    paths = sorted((folder / "monitor").iterdir())
+    games = read_games(folder / "monitor.csv", problems)
+    if len(games) != last["rl/episodes"]:
+        problems.append(f"{len(games)} games in monitor.csv, {last['rl/episodes']:.0f} counted")
     n_envs = part.n_workers * part.n_envs
-    if len(paths) != n_envs:
-        problems.append(f"{len(paths)} monitor files for {n_envs} environments")
-    games = [game for path in paths for game in read_games(path, problems)]
-    # The last rollout of each environment was not finished, nor counted.
-    if not last["rl/episodes"] <= len(games) <= last["rl/episodes"] + n_envs:
-        problems.append(f"{len(games)} games in monitor files, {last['rl/episodes']:.0f} counted")
-    if sum(length for _, length in games) > last["misc/steps"] + STEPS_PER_UPDATE * n_envs:
-        problems.append("more steps in monitor files than there were")
+    if sum(game["l"] for game in games) > last["misc/steps"] + STEPS_PER_UPDATE * n_envs:
+        problems.append("more steps in monitor.csv than there were")
     return problems
 
 
@@ -147,15 +145,15 @@ def read_rows(folder: pathlib.Path) -> list[dict[str, float]]:
     ]
 
 
-def read_games(path: pathlib.Path, problems: list[str]) -> list[tuple[float, int]]:
-    """Score and length of each game of a file, which must be whole."""
+def read_games(path: pathlib.Path, problems: list[str]) -> list[dict[str, float]]:
+    """The games of a monitor.csv, which must be whole."""
     try:
         head, columns, *rows = path.read_text().split("\n")
         json.loads(head.removeprefix("#"))
-        if columns != "r,l,t" or rows.pop() != "":
+        if columns != ",".join(GAME_COLUMNS) or rows.pop() != "":
             raise ValueError("head or end")
-        games = [tuple(map(float, row.split(","))) for row in rows]
-        return [(score, int(length)) for score, length, _ in games]
+        cells = [map(float, row.split(",")) for row in rows]
+        return [dict(zip(GAME_COLUMNS, row, strict=True)) for row in cells]
     except (ValueError, IndexError) as error:
         problems.append(f"{path.name} is damaged: {error}")
         return []
@@ -211,16 +209,12 @@ def watch(
 
 def usage_of(session: int) -> tuple[int, int, int]:
     """Memory, open files and threads of all processes of a session."""
-    n_bytes = n_files = n_threads = 0
-    for pid in processes.members(session):
-        proc = pathlib.Path(f"/proc/{pid}")
-        rollup = dict(
-            line.split(":", 1) for line in (proc / "smaps_rollup").read_text().splitlines()[1:]
-        )
-        n_bytes += 1024 * int(rollup["Pss"].split()[0])
-        n_files += len(list((proc / "fd").iterdir()))
-        n_threads += len(list((proc / "task").iterdir()))
-    return n_bytes, n_files, n_threads
+    pids = processes.members(session)
+
+    def n_in(folder: str) -> int:
+        return sum(len(os.listdir(f"/proc/{pid}/{folder}")) for pid in pids)
+
+    return machine.resident_bytes(pids), n_in("fd"), n_in("task")
 
 
 class Emulator:

@@ -39,15 +39,14 @@ def test_tries_are_made_once_and_failures_are_kept(tmp_path, capsys):
 
 
 def test_a_million_inputs_are_all_given():
-    """Analytic: chunk after chunk of each class, none twice; a finding is a failed try."""
+    """Analytic: chunk after chunk of each class, none twice."""
     chunks = soak_fuzz.chunks_of(soak.N_FUZZED)
-    assert soak.PARTS["fuzz"].n_tries == len(chunks) == len(set(chunks))
+    assert soak.PARTS["fuzz"].n_tries == len(chunks)
     assert sum(n for _, _, n in chunks) == 1_000_000
     by_class: dict[str, int] = {}
     for name, first, n in chunks:
         assert first == by_class.get(name, 0)
         by_class[name] = first + n
-    assert min(by_class.values()) == by_class["checkpoint bytes"] == 20_000
 
 
 def test_what_a_part_finds_is_a_failed_try(tmp_path, monkeypatch):

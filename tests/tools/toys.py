@@ -90,9 +90,7 @@ class Numbers(gymnasium.Env):
     def get_action_meanings(self) -> list[str]:
         return ["NOOP", "FIRE", "RIGHT", "LEFT"]
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.number = 0
         self.game += 1
@@ -136,9 +134,7 @@ class Side(gymnasium.Env):
     def get_action_meanings(self) -> list[str]:
         return ["NOOP", "LEFT", "RIGHT"]
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._number = 0
         self.ale.left = 3
@@ -180,9 +176,7 @@ class Dot(gymnasium.Env):
     def get_action_meanings(self) -> list[str]:
         return ["NOOP", "UPLEFT", "DOWNRIGHT"]
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._number = 0
         self._corner = int(self.np_random.integers(2))
@@ -212,15 +206,14 @@ class Vector(gymnasium.Env):
     action_space: gymnasium.Space = gymnasium.spaces.Discrete(2)
     observation_space: gymnasium.Space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
 
-    def __init__(self, length: int = 5) -> None:
+    def __init__(self, length: int = 5, **spaces: gymnasium.Space) -> None:
+        vars(self).update(spaces)
         self.seeds: list[int | None] = []
         self._length = length
         self._n_steps = 0
         self._n_games = -1
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.seeds.append(seed)
         self._n_steps = 0
@@ -236,9 +229,7 @@ class Vector(gymnasium.Env):
 class Drawn(Vector):
     """Observes numbers drawn anew each step, and nothing of the games before; 5 steps a game."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         return self.np_random.normal(size=2), {}
 
@@ -250,9 +241,7 @@ class Drawn(Vector):
 class Multiplies(Vector):
     """Has NumPy multiply matrices that are worth several threads."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         square = np.ones((500, 500))
         assert (square @ square)[0, 0] == 500
         return super().reset(seed=seed)
@@ -261,9 +250,7 @@ class Multiplies(Vector):
 class Brittle(Drawn):
     """One game in four fails at its last step."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         first = super().reset(seed=seed)
         self._breaks = self.np_random.integers(4) == 0
         return first
@@ -300,9 +287,7 @@ class RaisesInStep(Vector):
 class RaisesInReset(Vector):
     """Cannot begin its second game."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         if self._n_games == 0:
             raise RuntimeError("the coin fell through")
         return super().reset(seed=seed, options=options)
@@ -326,35 +311,16 @@ class HangsHoldingTheLock(Vector):
         return super().step(action)
 
 
-class Continuous(Vector):
-    """Unsupported: actions are a Box."""
-
-    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-
-
-class FromOne(Vector):
-    """Unsupported: the first action is 1."""
-
-    action_space = gymnasium.spaces.Discrete(2, start=1)
-
-
-class Dictionary(Vector):
-    """Unsupported: observations are dictionaries."""
-
-    observation_space = gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(2)})
-
-
-class Bytes(Vector):
-    """Unsupported: a vector of bytes, as an Atari's memory."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (128,), np.uint8)
-
-
-class Camera(Vector):
-    """Unsupported: images without a no-op and lives."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)
-
+# Vector with spaces that are not supported.
+UNSUPPORTED: dict[str, dict[str, gymnasium.Space]] = {
+    "Continuous": {"action_space": gymnasium.spaces.Box(-1, 1, (2,), np.float32)},
+    "FromOne": {"action_space": gymnasium.spaces.Discrete(2, start=1)},
+    "Dictionary": {"observation_space": gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(2)})},
+    "Bytes": {"observation_space": gymnasium.spaces.Box(0, 255, (128,), np.uint8)},  # as RAM
+    "Camera": {
+        "observation_space": gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)
+    },  # no lives
+}
 
 BROKEN = (
     Brittle,
@@ -387,8 +353,8 @@ def _register() -> None:
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
     for toy in (Side, Dot, Vector, Drawn, Multiplies, *BROKEN):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
-    for toy in (Continuous, FromOne, Dictionary, Bytes, Camera):
-        gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
+    for name, spaces in UNSUPPORTED.items():
+        gymnasium.register(f"toys/{name}-v0", f"{here}:Vector", kwargs=spaces)
     gymnasium.register(
         "toys/TruncatedVector-v0",
         f"{here}:Vector",

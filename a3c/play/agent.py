@@ -1,0 +1,76 @@
+"""A trained policy: a network with weights of its own, which decides."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from a3c.agent import network
+from a3c.agent.policy import sample_actions
+from a3c.contract import Subject
+from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
+
+
+class Decision(NamedTuple):
+    """What a policy made of one observation."""
+
+    action: int
+    probabilities: np.ndarray  # (n_actions,)
+    value: float
+
+
+class Agent:
+    """Decides by its weights, which are zeros at first. Many threads may decide at once.
+
+    Each observation goes through the network by itself. In a batch, its logits could differ in
+    their last bits with the batch's size, and a drawn action with them.
+    """
+
+    def __init__(self, subject: Subject, greedy: bool = False) -> None:
+        self.subject = subject
+        self._greedy = greedy
+        shapes = network.weight_shapes(
+            subject.network, subject.observation_shape, subject.n_actions
+        )
+        self._weights = {name: tf.Variable(tf.zeros(shape)) for name, shape in shapes.items()}
+        dtype = tf.float32 if subject.network == "mlp" else tf.uint8
+
+        def predict(observations: tf.Tensor) -> tf.Tensor:
+            predictions = network.forward(subject.network, self._weights, observations)
+            return tf.concat([predictions.logits, predictions.values[:, None]], axis=1)
+
+        spec = tf.TensorSpec((1, *subject.observation_shape), dtype)
+        self._predict: Any = tf.function(predict, input_signature=[spec]).get_concrete_function()
+
+    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take on these weights; ValueError where they are not this network's."""
+        shapes = {name: tuple(variable.shape) for name, variable in self._weights.items()}
+        if found := {n: a.shape for n, a in weights.items() if shapes.get(n) != a.shape}:
+            raise ValueError(f"weights of other names or shapes: {found}")
+        if missing := set(shapes) - set(weights):
+            raise ValueError(f"weights are missing: {', '.join(sorted(missing))}")
+        for name, variable in self._weights.items():
+            variable.assign(weights[name])
+
+    def decide(self, observation: np.ndarray, generator: np.random.Generator) -> Decision:
+        """Draw an action from the policy, or take the likeliest."""
+        predictions = self._predict(tf.convert_to_tensor(observation[None])).numpy()
+        logits = predictions[:, :-1]
+        exponentials = np.exp(logits[0] - logits[0].max())
+        if self._greedy:
+            action = int(np.argmax(logits[0]))
+        else:
+            action = int(sample_actions(logits, generator)[0])
+        return Decision(action, exponentials / exponentials.sum(), float(predictions[0, -1]))
+
+
+def load(checkpoint: Checkpoint, greedy: bool = False) -> Agent:
+    """The agent of a checkpoint."""
+    try:
+        agent = Agent(checkpoint.subject, greedy)
+        agent.set_weights(checkpoint.snapshot.weights)
+    except (KeyError, ValueError) as error:  # a network of another version, or made for others
+        what = f"{checkpoint.path}, of network {checkpoint.subject.network!r}"
+        raise UnusableCheckpoint(f"cannot restore {what}: {error}") from None
+    return agent

@@ -1,0 +1,103 @@
+"""What a run folder keeps of the code and the machine: revision, differences, versions, a digest."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import pathlib
+import platform
+import re
+import subprocess
+
+from a3c.machine import cores
+
+CODE = pathlib.Path(__file__).resolve().parents[2]
+_GIT_SECONDS = 5.0
+# Untracked modules are copied into git.txt up to here; a virtual environment that nobody told
+# git to ignore should not fill it.
+_MAX_UNTRACKED_FILES = 50
+_MAX_UNTRACKED_BYTES = 100_000
+
+
+def git(code: pathlib.Path, *args: str) -> str | None:
+    """The output of a git command in the folder of the code; None where it fails or hangs."""
+    # A caller that is itself a git hook has variables that point at another repository.
+    pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
+    env = {name: value for name, value in os.environ.items() if name not in pointers}
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(code), *args]
+    try:
+        done = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # Bytes that are no UTF-8 come out of the file as they went in.
+    return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else None
+
+
+def short_revision(code: pathlib.Path) -> str:
+    return (git(code, "rev-parse", "--short", "--verify", "HEAD") or "nogit").strip()
+
+
+def git_state(code: pathlib.Path) -> str:
+    """Revision and everything that differs from it, untracked modules included."""
+    top = git(code, "rev-parse", "--show-toplevel")
+    if top is None:
+        return "no repository"
+    root = pathlib.Path(top.rstrip("\n"))
+    revision = git(code, "rev-parse", "--verify", "HEAD")
+    lines = [f"revision: {revision.strip() if revision else 'no commit yet'}", f"root: {root}"]
+    diff = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
+    if diff is None:
+        lines.append("uncommitted difference: git could not tell")
+    else:
+        lines += ["uncommitted difference:", diff] if diff else ["uncommitted difference: none"]
+    listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    if listed is None:
+        return "\n".join([*lines, "untracked files: git could not tell"])
+    names = sorted(name for name in listed.split("\0") if name)
+    lines += ["untracked files:" if names else "untracked files: none"]
+    lines += [f"    {name!r}" for name in names]
+    modules = [root / name for name in names if name.endswith(".py")]
+    for module in modules[:_MAX_UNTRACKED_FILES]:
+        with contextlib.suppress(OSError):
+            if module.is_file() and module.stat().st_size <= _MAX_UNTRACKED_BYTES:
+                text = module.read_bytes().decode("utf-8", "surrogateescape")
+                lines += [f"untracked {str(module.relative_to(root))!r}:", text]
+    return "\n".join(lines)
+
+
+def digest_of(code: pathlib.Path) -> str:
+    """Of the sources that train, committed or not: the same only where these are."""
+    digest = hashlib.sha256()
+    sources = [path for form in ("py", "toml") for path in code.glob(f"a3c/**/*.{form}")]
+    for path in [*sorted(sources), code / "train.py"]:
+        with contextlib.suppress(OSError):
+            data = path.read_bytes()
+            digest.update(f"{path.relative_to(code)} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
+
+
+def versions() -> list[str]:
+    lines = [
+        f"python: {platform.python_version()} ({platform.python_implementation()})",
+        f"platform: {platform.platform()}",
+        f"cpu: {cpu_model()}",
+        f"cores: {os.cpu_count()}, usable: {cores.n_usable()}",
+        "packages:",
+    ]
+    # All that is installed, not only what Pipfile names: a number can hang on what those need.
+    packages = {
+        f"    {dist.name}=={dist.version}"
+        for dist in importlib.metadata.distributions()
+        if dist.name
+    }
+    return lines + sorted(packages, key=str.lower)
+
+
+def cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        text = pathlib.Path("/proc/cpuinfo").read_text(errors="replace")
+        if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+            return found.group(1)
+    return platform.processor() or platform.machine()

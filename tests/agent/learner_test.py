@@ -1,0 +1,306 @@
+"""Acting, learning and measuring against the oracle; and the debug log of what was learned from."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from a3c.agent.learner import Learner, LocalNetwork, Rollout
+from a3c.settings.params import Params
+from tests.tools import oracle, oracle_replay
+from tests.tools.crews import (
+    IMAGE_SHAPES,
+    SHAPES,
+    act_and_learn,
+    assert_same_weights,
+    calls_of,
+    crew_of_one,
+    make_local,
+    make_shared,
+    numpy_weights,
+    params_with,
+    random_rollout,
+    record,
+)
+from tests.tools.fakes import NumberedEnvs
+
+SEEN = NumberedEnvs(4, 2).observations
+IMAGES = np.zeros((4, 2, 84, 84, 4), np.uint8)
+
+
+def float64(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:
+    return {name: v.astype(np.float64) for name, v in numpy_weights(variables).items()}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("limit", [0.5, 40.0])
+def test_an_update_equals_the_same_in_float64(reduction: str, limit: float) -> None:
+    """Parity: returns, losses, gradients, clipping, RMSProp and the copy of three updates, all arrays."""
+    params = params_with(loss_reduction=reduction, entropy_bonus=0.3, max_grad_norm=limit)
+    shared = make_shared(100, max_grad_norm=limit)
+    local = make_local(shared, SEEN, params)
+    ours = oracle.Oracle(
+        "mlp",
+        numpy_weights(shared.weights),
+        numpy_weights(shared.mean_squares),
+        oracle_replay.hyperparameters(params),
+    )
+    for seed, rate in enumerate((0.1, 0.2, 0.05)):
+        rollout, before = random_rollout(seed), dict(ours.weights)
+        norm = ours.update(oracle.Rollout(*rollout), rate)
+        assert (norm > limit) == (limit == 0.5)
+        np.testing.assert_allclose(act_and_learn(local, rollout, rate), norm, rtol=1e-4)
+        for name in SHAPES:
+            np.testing.assert_allclose(
+                shared.mean_squares[name], ours.mean_squares[name], rtol=1e-5
+            )
+            moved = np.abs(ours.weights[name] - before[name]).max()
+            assert moved > 1e-4  # or the next line would say nothing
+            np.testing.assert_allclose(
+                shared.weights[name], ours.weights[name], rtol=1e-4, atol=2e-6
+            )
+    assert_same_weights(local.weights, shared.weights)
+
+
+def test_acting_gives_outputs_and_values_of_the_local_weights() -> None:
+    """Parity: plain and compiled with XLA, against float64; then again after the local weights have changed."""
+    for no_xla in (True, False):
+        local = make_local(make_shared(100), SEEN, params_with(no_xla=no_xla))
+        x = random_rollout(5).observations[0]
+        for _ in range(2):
+            expected = oracle.forward("mlp", float64(local.weights), x)
+            outputs, values, _ = local.act(x)
+            np.testing.assert_allclose(outputs, expected["policy"], rtol=1e-4, atol=1e-6)
+            for given in (values, local.evaluate_last(x)):
+                np.testing.assert_allclose(given, expected["value"][:, 0], rtol=1e-4, atol=1e-6)
+            act_and_learn(local, random_rollout(6), 0.1)
+
+
+def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
+    """Parity: every figure against float64, gradients and activations too; no weight and no statistic moves."""
+    params = params_with(entropy_bonus=0.3, detailed_logs=True)
+    shared = make_shared(100)
+    local = make_local(shared, SEEN, params)
+    everything = [
+        *(shared.weights.values()),
+        *(shared.mean_squares.values()),
+        *(local.weights.values()),
+    ]
+    before = [v.numpy() for v in everything]
+    rollout = random_rollout(7)
+    scalars, gradients, activations = local.measure(rollout)
+    for a, b in zip(before, everything, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+    w, h = float64(shared.weights), oracle_replay.hyperparameters(params)
+    expected = oracle.gradients("mlp", w, oracle.Rollout(*rollout), h)
+    norms = {
+        part: np.sqrt(sum((g**2).sum() for name, g in expected.items() if name.startswith(part)))
+        for part in ("policy", "value", "")
+    }
+    targets = oracle.targets("mlp", w, oracle.Rollout(*rollout), 0.9)
+    seen = oracle.forward("mlp", w, rollout.observations[:-1].reshape(6, -1))
+    of_losses = oracle.losses(seen["policy"], seen["value"], oracle.Rollout(*rollout), h, targets)
+    loss_policy = of_losses.policy - 0.3 * of_losses.entropy
+    figures = {
+        "rl/policy_entropy": of_losses.entropy,
+        "rl/advantage_mean": targets.advantages.mean(),
+        "rl/explained_variance": 1 - targets.advantages.var() / targets.returns.var(),
+        "loss/loss_policy": loss_policy,
+        "loss/loss_value": 0.5 * of_losses.value,
+        "loss/loss_combined": of_losses.total,
+        "loss/grads_norm_policy": norms["policy"],
+        "loss/grads_norm_value": norms["value"],
+        "loss/grads_norm_combined": norms[""],
+        "loss/grads_norm_combined_clipped": min(0.5, norms[""]),
+    }
+    assert norms[""] > 0.5
+    assert scalars.keys() == figures.keys()
+    for name, figure in figures.items():
+        np.testing.assert_allclose(scalars[name], figure, rtol=1e-4, err_msg=name)
+    for name in SHAPES:
+        np.testing.assert_allclose(gradients[name], expected[name], rtol=1e-3, atol=1e-6)
+    # Of the observations that were learned from, and not of those that bootstrap.
+    assert set(activations) == {"policy_dense1", "policy_dense2", "value_dense1", "value_dense2"}
+    for name, layer in activations.items():
+        np.testing.assert_allclose(layer, seen[name], rtol=1e-4, atol=1e-6)
+
+
+def test_measuring_an_image_network_adds_up_the_parts() -> None:
+    """Analytic: policy and value gradients share the hidden layers, so the norm is of their sum, not theirs added."""
+    params = params_with(network="small", steps_per_update=1, detailed_logs=True)
+    rollout = random_rollout(8, 1, 1, images=True, ends=False)
+    local = make_local(make_shared(100, shapes=IMAGE_SHAPES), rollout.observations, params)
+    scalars, gradients, activations = local.measure(rollout)
+    norm = np.sqrt(sum((g.astype(float) ** 2).sum() for g in gradients.values()))
+    np.testing.assert_allclose(scalars["loss/grads_norm_combined"], norm, rtol=1e-4)
+    np.testing.assert_allclose(act_and_learn(local, rollout, 0.01), norm, rtol=1e-4)
+    assert list(activations) == ["conv1", "conv2", "dense"]
+
+
+def moved_by(
+    rollout: Rollout, params: Params, anew: bool = False, n_envs: int | None = None
+) -> dict[str, np.ndarray]:
+    """By how much one update moves each weight of `small`, learned by a network for so many
+    environments; `anew` without what acting has computed.
+    """
+    shared = make_shared(100, shapes=IMAGE_SHAPES, rmsprop_epsilon=0.1)
+    start = numpy_weights(shared.weights)
+    n_steps, k = rollout.rewards.shape
+    local = make_local(shared, np.zeros((n_steps + 1, n_envs or k, 84, 84, 4), np.uint8), params)
+    if anew:
+        local.learn(rollout, 0.01)
+    else:
+        act_and_learn(local, rollout, 0.01)
+    return {name: v.numpy() - start[name] for name, v in shared.weights.items()}
+
+
+def assert_moved_alike(ours: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    for name, movement in expected.items():
+        assert np.abs(movement).max() > 1e-6
+        np.testing.assert_allclose(ours[name], movement, rtol=1e-4, atol=1e-8, err_msg=name)
+
+
+def test_learning_from_some_images_is_learning_from_so_many() -> None:
+    """Parity: two of three environments, in the function that takes any number, and in the one made for two."""
+    params = params_with(network="small", steps_per_update=1)
+    rollout = random_rollout(9, 1, 3, images=True, ends=False)
+    some = Rollout(*(part[:, [0, 2]] for part in rollout))
+    assert_moved_alike(moved_by(some, params, anew=True, n_envs=3), moved_by(some, params))
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "n_envs", "is_product"), [(3, 1, True), (4, 2, True), (3, 3, False)]
+)
+def test_few_rows_are_not_multiplied_out(n_steps: int, n_envs: int, is_product: bool) -> None:
+    """Parity: three rows, eight or nine move the weights as learning that has the whole gradient does; where
+    they are few, nothing of the dense kernel's shape is needed on the way.
+    """
+    params = params_with(network="small", steps_per_update=n_steps)
+    rollout = random_rollout(9, n_steps, n_envs, images=True, ends=False)
+    assert_moved_alike(moved_by(rollout, params), moved_by(rollout, params, anew=True))
+    learner = Learner(make_shared(100, shapes=IMAGE_SHAPES), params, rollout.observations)
+    n_whole = []
+    for function in (learner.learn, learner.learn_anew):
+        products = [x for x in function.graph.get_operations() if x.type == "MatMul"]
+        used = [x.outputs[0].shape for x in products if x.outputs[0].consumers()]
+        n_whole.append(used.count(IMAGE_SHAPES["dense_kernel"]))
+    assert n_whole == [0 if is_product else 1, 1]
+
+
+@pytest.mark.parametrize("options", [{"no_xla": False}, {}, {"no_xla": False, "debug": True}])
+def test_acting_alone_is_compiled_unless_told_or_debugging(options: dict[str, bool]) -> None:
+    """Analytic: as TensorFlow notes it in each function. Compiled or not, results are the same but
+    for rounding, so nothing else would tell.
+    """
+    learner = Learner(make_shared(100), params_with(**options), SEEN)
+    for name in ("act", "evaluate_last", "learn", "learn_anew", "measure"):
+        is_compiled = getattr(learner, name).function_def.attr["_XlaMustCompile"].b
+        acts = name in ("act", "evaluate_last")
+        assert is_compiled == (options == {"no_xla": False} and acts), name
+
+
+def test_learning_goes_forward_for_the_last_observations_alone() -> None:
+    """Analytic: of two convolutions, learning computes two, and learning anew those of the rollout, too."""
+    params = params_with(network="small")
+    learner = Learner(make_shared(100, shapes=IMAGE_SHAPES), params, IMAGES)
+    n_convolutions = [
+        [operation.type for operation in function.graph.get_operations()].count("Conv2D")
+        for function in (learner.act, learner.learn, learner.learn_anew)
+    ]
+    assert n_convolutions == [2, 2, 4]
+
+
+def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> None:
+    """Analytic: the other's copy, and what it acts on, stay until its own update; then it holds both."""
+    shared = make_shared(100)
+    one, other = (make_local(shared, SEEN) for _ in range(2))
+    x = random_rollout(1).observations[0]
+
+    def outputs(local: LocalNetwork) -> np.ndarray:
+        return np.concatenate(
+            [*(part.ravel() for part in local.act(x)[:2]), local.evaluate_last(x)]
+        )
+
+    at_start = outputs(other)
+    start = numpy_weights(shared.weights)
+    assert_same_weights(one.weights, start)
+    assert_same_weights(other.weights, start)
+    rollout = random_rollout(0)
+    act_and_learn(one, rollout, 0.01)
+    after_one = numpy_weights(shared.weights)
+    for name in SHAPES:
+        assert (after_one[name] != start[name]).mean() > 0.9, name
+    assert_same_weights(one.weights, after_one)
+    assert_same_weights(other.weights, start)
+    np.testing.assert_array_equal(outputs(other), at_start)
+    assert (outputs(one) != at_start).all()
+    act_and_learn(other, rollout, 0.01)
+    assert (outputs(other) != outputs(one)).all()
+    assert_same_weights(other.weights, shared.weights)
+    assert_same_weights(one.weights, after_one)
+    assert (shared.weights["value_bias"].numpy() != after_one["value_bias"]).all()
+
+
+# The debug log
+
+
+def dumped(text: str) -> list[tuple[int, str, str, np.ndarray]]:
+    """Update, purpose, name and array of each line, read independently of a3c.agent.debug_dump."""
+    found = []
+    for line in text.splitlines():
+        match = re.fullmatch(
+            r"A3C-DUMP update=(\d+) purpose=(\w+) name=(\w+) dtype=(\w+) shape=([\d,]*) \[(.*)\]",
+            line,
+        )
+        if match:
+            update, purpose, name, dtype, shape, values = match.groups()
+            array = np.array(values.split(), dtype).reshape(
+                [int(side) for side in shape.split(",")]
+            )
+            found.append((int(update), purpose, name, array))
+    return found
+
+
+def test_debug_dumps_all_that_the_network_was_fed(capfd: pytest.CaptureFixture[str]) -> None:
+    """Parity: every line in order, every number as it was, for two rollouts with a truncation in the second."""
+    envs = NumberedEnvs(4, 1, terminations={(1, 0)}, truncations={(3, 0)})
+    crew = crew_of_one(6, envs, params_with(debug=True))
+    calls = record(crew.locals[0])
+    crew.run()
+    assert [type(report).__name__ for report in crew.reports] == ["Game"]
+    lines = dumped(capfd.readouterr().err)
+    train = ["observations", "actions", "rewards", "continues", "returns", "values", "advantages"]
+
+    expected: list[tuple[int, str, str, np.ndarray | None]] = []
+    n_updates = 0
+    for name, arguments, _ in calls:
+        if name in ("act", "evaluate_last"):
+            purpose = {"act": "act", "evaluate_last": "last"}[name]
+            expected.append((n_updates, purpose, "observations", arguments[0]))
+        elif name == "learn":
+            rollout = arguments[0]
+            fields = (rollout.observations[:-1], *rollout[1:], None, None, None)
+            expected += [(n_updates, "train", *pair) for pair in zip(train, fields, strict=True)]
+            expected.append((n_updates, "bootstrap", "observations", rollout.observations[-1]))
+            n_updates += 1
+    assert [line[:3] for line in lines] == [line[:3] for line in expected]
+    assert [purpose for _, purpose, _, _ in lines].count("last") == 1
+    for (_, _, _, ours), (_, _, _, theirs) in zip(lines, expected, strict=True):
+        if theirs is not None:
+            np.testing.assert_array_equal(ours, theirs)
+            assert ours.dtype == theirs.dtype
+
+    # Returns, values and advantages of the first rollout: values as acting saw them, the rest by
+    # hand.
+    first = {
+        name: array for update, purpose, name, array in lines if (update, purpose) == (0, "train")
+    }
+    values = np.array([call.result.values for call in calls_of(calls, "act")[:3]])
+    np.testing.assert_allclose(first["values"], values, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(first["advantages"], first["returns"] - first["values"], rtol=1e-5)
+    np.testing.assert_allclose(first["returns"][1], first["rewards"][1], rtol=1e-6)
+    np.testing.assert_allclose(
+        first["returns"][0], first["rewards"][0] + 0.9 * first["rewards"][1], rtol=1e-6
+    )

@@ -1,0 +1,322 @@
+"""Tests of settings in files: TOML, records of runs, and what is printed for them."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import tomllib
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from a3c.settings import command_line, config, params
+from a3c.settings.params import BadInput, ParsedParams
+from tests.settings.params_test import jsons
+from tests.tools.processes import ROOT
+
+PONG = "PongNoFrameskip-v4"
+LR_END = "lr_decay_to_zero_by_n_steps"
+RECORDS = sorted((ROOT / "results").glob("**/args.json"))
+
+
+def asked_by(text: str, folder: pathlib.Path, *argv: str) -> ParsedParams:
+    """What train.py makes of a file with this text, and of flags beside it."""
+    (folder / "x.toml").write_text(text, encoding="utf-8")
+    return command_line.parse(["--config", str(folder / "x.toml"), *argv])
+
+
+def record(folder: pathlib.Path, parsed: ParsedParams, **changed: Any) -> str:
+    """A run folder with these parameters, as its network was chosen for images."""
+    content = params.to_json(params.resolve_network(parsed, "image"))
+    content["params"] |= changed
+    (folder / "args.json").write_text(json.dumps(content | {"environment": {}}), encoding="utf-8")
+    return str(folder)
+
+
+def printed(*argv: str) -> str:
+    asked = command_line.parse([*argv, "--print_config"])
+    assert isinstance(asked, command_line.PrintConfig)
+    return asked.toml
+
+
+def refusal(text: str, folder: pathlib.Path, *argv: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        asked_by(text, folder, *argv)
+    return str(caught.value)
+
+
+def test_the_later_wins_of_default_preset_config_and_command_line(tmp_path):
+    """Analytic: four values, each from one more place, and each with its source."""
+    text = f'env_id = "{PONG}"\npreset = "paper"\ninitial_lr = 5e-4\nseed = 3\n'
+    found, sources = asked_by(text, tmp_path, "--seed", "4")
+    for name, value, source in (
+        ("discount", 0.99, "default"),
+        ("max_grad_norm", 40.0, "preset"),
+        ("initial_lr", 5e-4, "config"),
+        ("preset", "paper", "config"),
+        ("env_id", PONG, "config"),
+        ("seed", 4, "command line"),
+        (LR_END, 10_000_000, "derived"),
+    ):
+        assert (getattr(found, name), sources[name]) == (value, source), name
+    found, sources = asked_by(text, tmp_path, "--preset", "wide", "Breakout-v4")
+    assert (found.env_id, found.n_workers, found.initial_lr) == ("Breakout-v4", 3, 5e-4)
+
+
+def test_numbers_are_taken_as_people_write_them(tmp_path):
+    """Analytic: a step count as a float, a rate as a whole number; with the type of a flag's own."""
+    text = "n_steps = 2e7\nmax_grad_norm = 40\neval_interval_steps = 1_000_000\nno_xla = true\n"
+    given = "--n_steps 2e7 --max_grad_norm 40 --eval_interval_steps 1e6 --no_xla"
+    found, other = asked_by(text, tmp_path, PONG), command_line.parse([*given.split(), PONG])
+    assert repr(found.params) == repr(other.params)
+
+
+def test_none_unsets_a_flag(tmp_path):
+    """Analytic: in the file what a preset says, and on the command line what the file says."""
+    text = 'preset = "paper"\nnetwork = "none"\ndebug = "none"\nrun_name = "mine"\n'
+    found, sources = asked_by(text, tmp_path, PONG, "--run_name", "none")
+    assert (found.network, found.debug, found.run_name) == (None, False, None)
+    assert (sources["network"], sources["run_name"]) == ("config", "command line")
+    assert "seed must be a whole number, not 'none'" in refusal('seed = "none"', tmp_path, PONG)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gamma = 0.9", "unknown setting gamma"),
+        ("n_worker = 4", "unknown setting n_worker (nearest: n_workers)"),
+        ('"--seed" = 4', "unknown setting --seed (nearest: seed)"),
+        ("config = 'x'", "unknown setting config"),
+        ('n_workers = "4"', "n_workers must be a whole number, not '4'"),
+        ("n_workers = 2.5", "n_workers must be a whole number, not 2.5"),
+        ("n_workers = true", "n_workers must be a whole number, not True"),
+        ("initial_lr = '1e-4'", "initial_lr must be a number, not '1e-4'"),
+        ("no_xla = 1", "no_xla must be true or false, not 1"),
+        ("preset = 3", "preset must be a text in quotes, not 3"),
+        ("seed = 2026-11-25", "seed must be a whole number, not datetime"),
+        ("seed = [1, 2]", "seed must be a whole number, not [1, 2]"),
+        ("[seed]\nx = 1", "seed must be a whole number, not {'x': 1}"),
+        (f"seed = 0x{'f' * 5000}", "seed is out of range"),
+        ("discount = nan", "discount is out of range"),
+        ("n_steps = inf", "n_steps is out of range"),
+        ("discount = 1.5", "--discount 1.5 is out of range (0 to 1)"),
+        ('preset = "fast"', "--preset 'fast' is none of cartpole, ocd, paper, wide"),
+        ('network = "lstm"', "--network 'lstm' is none of"),
+        ("seed = 1\nseed = 2", "x.toml: Cannot overwrite a value"),
+        ("seed: 1", "x.toml: Expected '=' after a key"),
+        (f"seed = {'[' * 10_000}", "x.toml: "),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, words):
+    """Golden: with the file's name, and the nearest name where one is unknown."""
+    line = refusal(text, tmp_path, PONG)
+    assert words in line
+    assert str(tmp_path / "x.toml") in line
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "words"),
+    [
+        (f"{LR_END} = 1e7", [], f"--{LR_END} 10000000 contradicts --lr_schedule constant"),
+        ('log_dir = "a"\nrun_name = "b"', [], "both name the run folder"),
+        ("debug = true", ["--n_workers", "2"], "--debug needs one worker"),
+        ("", [], "required: env_id"),
+        ('env_id = "toys:X-v0"', [], "runs the code of a module: if you trust that, name it, too"),
+    ],
+)
+def test_contradictions_are_refused_as_on_the_command_line(tmp_path, text, argv, words):
+    """Golden: also between the two."""
+    env_id = [] if "env_id" in text + words else [PONG]
+    assert words in refusal(text, tmp_path, *argv, *env_id)
+
+
+def test_a_module_that_the_command_names_too_is_taken(tmp_path):
+    """Analytic: its code is run because somebody wants that."""
+    assert asked_by('env_id = "toys:X-v0"', tmp_path, "toys:X-v0").params.env_id == "toys:X-v0"
+
+
+def test_what_is_no_file_of_settings_is_refused(tmp_path):
+    """Analytic: missing, no text, or a folder of something else."""
+    (tmp_path / "noise.toml").write_bytes(b"\xff\xfe\x00")
+    for name, words in (
+        ("missing", "cannot read"),
+        (".", "a run folder or its args.json"),
+        ("x" * 300, "cannot read"),
+        ("noise.toml", "noise.toml: 'utf-8' codec can't decode"),
+        ("", "must have 1 to 4096 characters"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            command_line.parse(["--config", str(tmp_path / name) if name else "", PONG])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(["--preset", name] for name in config.PRESETS),
+        [],
+        ["--preset", "paper", "--max_grad_norm", "5", "--network", "none"],
+        ["--lr_schedule", "linear", "--n_steps", "123456789"],
+        ["--lr_schedule", "linear", f"--{LR_END}", "2e7", "--initial_lr", "0.00012345678901234"],
+        ["--debug", "--no_xla", "--cores", "1", "--eval_interval_steps", "1e6"],
+        ["--log_dir", 'a "b" \\ é \u2028 \U0001f600 x', "--rmsprop_epsilon", "1e-30"],
+        ["--detailed_logs=none", "--seed", "0", "--load_ckpt", "runs/x"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_printed_gives_the_same_parameters_again(tmp_path, argv):
+    """Analytic: to the last bit, and so do their sources, but that the file is one now."""
+    parsed = command_line.parse([PONG, *argv])
+    text = printed(PONG, *argv)
+    assert repr(asked_by(text, tmp_path).params) == repr(parsed.params)
+    assert asked_by(text, tmp_path).sources == {
+        name: "config" if source == "command line" else source
+        for name, source in parsed.sources.items()
+    }
+    assert printed("--config", str(tmp_path / "x.toml")) == text
+    assert set(tomllib.loads(text)) == {
+        name for name, source in parsed.sources.items() if source == "command line"
+    }
+
+
+def test_a_name_that_toml_cannot_hold_is_refused():
+    """Analytic: a folder's that is no UTF-8."""
+    with pytest.raises(BadInput, match="log_dir.*TOML"):
+        printed(PONG, "--log_dir", "run\udcff")
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
+def test_every_published_run_can_be_asked_for_again(tmp_path, path):
+    """Golden: with all that it had but its folder; by folder or file, and through what is printed."""
+    notes: list[str] = []
+    again = command_line.parse(["--config", str(path)], notes.append)
+    assert notes == []
+    assert command_line.parse(["--config", str(path.parent)]) == again
+    toml = printed("--config", str(path))
+    assert asked_by(toml, tmp_path) == again
+    had = json.loads(path.read_text(encoding="utf-8"))["params"]
+    found = dataclasses.asdict(params.resolve_network(again, "image").params)
+    assert {name: found[name] for name in had} == had | {"log_dir": None}
+
+
+def test_what_followed_from_other_values_follows_anew(tmp_path):
+    """Analytic: the end of a schedule that nobody named, the network, XLA off under --debug."""
+    asked = command_line.parse(["--preset", "paper", "--debug", "--n_steps", "300", PONG])
+    folder = record(tmp_path, asked._replace(sources=asked.sources | {"network": "derived"}))
+    again = command_line.parse(["--config", folder, "--n_steps", "5e7", "--debug=none"])
+    assert (again.params.lr_decay_to_zero_by_n_steps, again.params.no_xla) == (50_000_000, False)
+    vectors = params.resolve_network(command_line.parse(["CartPole-v1"]), "vector")
+    (tmp_path / "args.json").write_text(json.dumps(params.to_json(vectors)), encoding="utf-8")
+    again = command_line.parse(["--config", folder, PONG])
+    assert params.resolve_network(again, "image").params.network == "nature"
+
+
+def test_what_followed_in_old_records_follows_anew():
+    """Golden: there, the source of such a value is called its preset, or default."""
+    folder = ROOT / "results"
+    paper = command_line.parse(["--config", str(folder / "pong-paper-s0"), "--n_steps", "5e7"])
+    assert paper.params.lr_decay_to_zero_by_n_steps == 50_000_000
+    ocd = command_line.parse(["--config", str(folder / "pong-ocd-s0"), "CartPole-v1"])
+    assert params.resolve_network(ocd, "vector").params.network == "mlp"
+
+
+def test_what_was_asked_for_stays_where_another_preset_is_given(tmp_path):
+    """Analytic: even if it was the default anyway; and what was not asked for is the preset's."""
+    folder = record(tmp_path, command_line.parse(["--rmsprop_initial", "1", PONG]))
+    again = command_line.parse(["--config", folder, "--preset", "paper"]).params
+    assert (again.rmsprop_initial, again.rmsprop_epsilon) == (1.0, 0.1)
+
+
+def test_an_end_that_was_asked_for_stays(tmp_path):
+    """Analytic: so it is an error where it is too soon for the steps, and `none` frees it."""
+    flags = ["--lr_schedule", "linear", f"--{LR_END}", "500", "--n_steps", "500"]
+    folder = record(tmp_path, command_line.parse([*flags, PONG]))
+    with pytest.raises(BadInput, match=f"--{LR_END} 500 comes before.*or none"):
+        command_line.parse(["--config", folder, "--n_steps", "600"])
+    again = command_line.parse(["--config", folder, "--n_steps", "600", f"--{LR_END}", "none"])
+    assert again.params.lr_decay_to_zero_by_n_steps == 600
+
+
+@pytest.mark.parametrize("source", ["derived", "preset"])  # as it was called until 2026-11-25
+def test_the_end_of_a_run_that_was_resumed_with_fewer_steps_stays(tmp_path, source):
+    """Analytic: the new run's learning rate is at each step what that run's was."""
+    saved = command_line.parse(["--preset", "paper", "--n_steps", "500", PONG])
+    fewer = command_line.resumed(saved, {"n_steps": 400})
+    folder = record(tmp_path, fewer._replace(sources=fewer.sources | {LR_END: source}))
+    again = command_line.parse(["--config", folder])
+    assert (again.params.n_steps, again.params.lr_decay_to_zero_by_n_steps) == (400, 500)
+
+
+def test_what_belongs_to_one_run_is_no_setting_of_another(tmp_path):
+    """Analytic: its folder, what it went on from, the cores of its machine; its seed is one."""
+    flags = ["--log_dir", "x", "--load_ckpt", "y", "--cores", "1", "--seed", "5"]
+    again = command_line.parse(
+        ["--config", record(tmp_path, command_line.parse([*flags, PONG]))]
+    ).params
+    assert (again.log_dir, again.load_ckpt, again.cores, again.seed) == (None, None, None, 5)
+    folder = record(tmp_path, command_line.parse(["--run_name", "x", PONG]))
+    assert command_line.parse(["--config", folder]).params.run_name is None
+
+
+def test_a_default_that_was_another_then_is_kept(tmp_path):
+    """Analytic: the same settings, whatever the default and the preset are by now."""
+    parsed = command_line.parse(["--preset", "paper", PONG])
+    folder = record(tmp_path, parsed, discount=0.98, max_grad_norm=39.0)
+    again = command_line.parse(["--config", folder])
+    assert (again.params.discount, again.params.max_grad_norm) == (0.98, 39.0)
+    assert again.sources["discount"] == again.sources["max_grad_norm"] == "config"
+
+
+def test_a_record_is_read_as_far_as_it_is_understood(tmp_path):
+    """Golden: retired flags get a note, younger flags their default; a retired preset is refused."""
+    parsed = params.resolve_network(command_line.parse(["--seed", "3", PONG]), "image")
+    content = params.to_json(parsed)
+    content["params"] |= {"recurrent": True, "\x1b[2J": 1}
+    content["sources"] |= {"recurrent": "command line"}
+    del content["params"]["eval_episodes"]
+    (tmp_path / "args.json").write_text(json.dumps(content), encoding="utf-8")
+    notes: list[str] = []
+    again = command_line.parse(["--config", str(tmp_path)], notes.append).params
+    assert (again.seed, again.eval_episodes) == (3, 10)
+    assert notes == [f"{tmp_path}/args.json: unknown here, and left out: recurrent, \\x1b[2J"]
+    content["params"]["preset"] = "atari"
+    (tmp_path / "args.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"args.json: --preset 'atari' is none of cartpole, ocd"):
+        command_line.parse(["--config", str(tmp_path)])
+
+
+names = st.sampled_from([*params.KNOBS]) | st.text(max_size=5)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("config")
+
+
+@hypothesis.given(
+    st.dictionaries(names, jsons, max_size=4), st.dictionaries(names, jsons, max_size=4) | jsons
+)
+def test_any_record_is_read_or_refused(place, values, sources):
+    """Analytic: nothing but BadInput is raised, which is a line; and what is read is sound."""
+    (place / "args.json").write_text(json.dumps({"params": values, "sources": sources}))
+    with contextlib.suppress(BadInput):
+        params.check(command_line.parse(["--config", str(place / "args.json"), PONG]).params)
+
+
+@hypothesis.given(
+    st.text(max_size=20)
+    | st.lists(st.tuples(names, jsons), max_size=4).map(
+        lambda pairs: "\n".join(f"{name} = {json.dumps(value)}" for name, value in pairs)
+    )
+)
+def test_any_toml_is_read_or_refused(place, text):
+    """Analytic: as a record is; and what is read comes back from what is printed of it."""
+    (place / "any.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    argv = ["--config", str(place / "any.toml"), PONG]
+    try:
+        parsed, toml = command_line.parse(argv), printed(*argv)
+    except BadInput:
+        return
+    assert asked_by(toml, place).params == parsed.params

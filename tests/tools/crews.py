@@ -1,0 +1,183 @@
+"""Workers for tests: over one shared state, on environments of this process, with their calls recorded."""
+
+import dataclasses
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from a3c.agent import network
+from a3c.agent.learner import Learner, LocalNetwork, Rollout
+from a3c.agent.shared import SharedState
+from a3c.agent.worker import MainThread, Report, Worker
+from a3c.contract import Counts
+from a3c.machine.stopping import StopFlag
+from a3c.settings.params import Params
+from tests.tools.fakes import NumberedEnvs
+
+TIMEOUT_SECONDS = 120  # of a test that would otherwise hang; none comes near it
+
+N_INPUTS, N_ACTIONS = 3, 4
+SHAPES = network.weight_shapes("mlp", (N_INPUTS,), N_ACTIONS)
+IMAGE_SHAPES = network.weight_shapes("small", (84, 84, 4), N_ACTIONS)
+
+PARAMS = Params(
+    env_id="toys/Numbers",
+    network="mlp",
+    steps_per_update=3,
+    discount=0.9,
+    max_grad_norm=0.5,
+    initial_lr=0.01,
+    no_xla=True,
+)
+
+
+def params_with(**changes: Any) -> Params:
+    return dataclasses.replace(PARAMS, **changes)
+
+
+def make_shared(
+    n_steps: int,
+    counts: Counts = Counts(),  # noqa: B008 (immutable)
+    shapes: dict[str, tuple[int, ...]] = SHAPES,
+    **changes: float,
+) -> SharedState:
+    weights = network.initial_weights(shapes, "torch", np.random.default_rng(0))
+    return SharedState(weights, params_with(n_steps=n_steps, **changes), counts)
+
+
+def make_local(
+    shared: SharedState, observations: np.ndarray, params: Params = PARAMS
+) -> LocalNetwork:
+    return LocalNetwork(shared, Learner(shared, params, observations))
+
+
+def act_and_learn(local: LocalNetwork, rollout: Rollout, rate: float) -> tf.Tensor:
+    """What a worker does that collects this rollout."""
+    activations = [local.act(seen).activations for seen in rollout.observations[:-1]]
+    return local.learn(rollout, rate, activations)
+
+
+def random_rollout(
+    seed: int, n_steps: int = 3, n_envs: int = 2, images: bool = False, ends: bool = True
+) -> Rollout:
+    """One of random observations, actions and rewards; in `ends`, one step of one environment ends."""
+    generator = np.random.default_rng(seed)
+    continues = np.ones((n_steps, n_envs), np.float32)
+    if ends:
+        continues[seed % n_steps, seed % n_envs] = 0
+    if images:
+        observations = generator.integers(0, 256, (n_steps + 1, n_envs, 84, 84, 4)).astype(np.uint8)
+    else:
+        observations = generator.standard_normal((n_steps + 1, n_envs, N_INPUTS)).astype(np.float32)
+    return Rollout(
+        observations,
+        generator.integers(0, N_ACTIONS, (n_steps, n_envs)).astype(np.int32),
+        generator.standard_normal((n_steps, n_envs)).astype(np.float32),
+        continues,
+    )
+
+
+class Crew:
+    """Workers over one shared state, their reports, and the event that stops them.
+
+    Worker 0 alone measures; numbers start at 1 unless told otherwise.
+    """
+
+    def __init__(
+        self,
+        shared: SharedState,
+        envs: list[Any],
+        params: Params = PARAMS,
+        first_number: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self.shared, self.envs = shared, envs
+        self.reports: list[Report] = []
+        self.stop = StopFlag()
+        self.learner = Learner(shared, params, envs[0].observations)
+        self.locals = [LocalNetwork(shared, self.learner) for _ in envs]
+        main = MainThread(self.stop, self.reports.append)
+        self.workers = [
+            Worker(number, shared, local, e, params, np.random.default_rng([seed, number]), main)
+            for number, (local, e) in enumerate(
+                zip(self.locals, envs, strict=True), start=first_number
+            )
+        ]
+
+    def run(self) -> None:
+        threads = [threading.Thread(target=w.run, daemon=True) for w in self.workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(TIMEOUT_SECONDS)
+            assert not thread.is_alive()
+
+    def of_kind(self, kind: type) -> list[Any]:
+        return [report for report in self.reports if isinstance(report, kind)]
+
+
+def crew_of_one(
+    n_steps: int, envs: Any, params: Params = PARAMS, number: int = 1, seed: int = 0
+) -> Crew:
+    return Crew(make_shared(n_steps), [envs], params, number, seed)
+
+
+def crew_in_turn(n_steps: int, params: Params = PARAMS) -> Crew:
+    """Two workers to be run one after the other. The first stops after two rollouts of three steps; the
+    third, which it gives up, was taken from the run's steps.
+    """
+    first_stop = StopFlag()
+    envs = [
+        NumberedEnvs(4, 1, on_step=lambda n: first_stop.set() if n == 6 else None),
+        NumberedEnvs(4, 1),
+    ]
+    crew = Crew(make_shared(n_steps), envs, params)
+    crew.workers[0]._stop = first_stop
+    return crew
+
+
+class Call(NamedTuple):
+    """One of a local network's methods, copies of its arguments, and what it gave back."""
+
+    name: str
+    arguments: tuple
+    result: Any
+
+
+def record(local: LocalNetwork) -> list[Call]:
+    """Every call of this network from now on."""
+    calls: list[Call] = []
+
+    def recorded(name: str) -> Any:
+        method = getattr(local, name)
+
+        def call(*arguments: object) -> object:
+            copies = tf.nest.map_structure(lambda x: None if x is None else np.array(x), arguments)
+            result = method(*arguments)
+            calls.append(Call(name, copies, result))
+            return result
+
+        return call
+
+    for name in ("act", "evaluate_last", "learn", "measure"):
+        setattr(local, name, recorded(name))
+    return calls
+
+
+def calls_of(calls: list[Call], name: str) -> list[Call]:
+    return [call for call in calls if call.name == name]
+
+
+def rollouts_of(calls: list[Call]) -> list[Rollout]:
+    return [call.arguments[0] for call in calls_of(calls, "learn")]
+
+
+def numpy_weights(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:
+    return {name: variable.numpy() for name, variable in variables.items()}
+
+
+def assert_same_weights(actual: Any, expected: Any) -> None:
+    for name in SHAPES:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
