@@ -132,6 +132,14 @@ def forward(
     return Predictions(logits, values[:, 0], layer.activations)
 
 
+def assign(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
+    """Give each variable the array of its name; ValueError unless names and shapes are the same."""
+    if different := variables.keys() ^ arrays.keys():
+        raise ValueError(f"only one side has {', '.join(sorted(different))}")
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+
+
 def initial_weights(
     shapes: Mapping[str, tuple[int, ...]], scheme: str, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:

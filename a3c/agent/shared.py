@@ -21,7 +21,7 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import kernels, optimizer
+from a3c.agent import kernels, network, optimizer
 from a3c.agent.kernels import Gradient
 from a3c.contract import Counts, Snapshot
 from a3c.settings.params import Params
@@ -153,14 +153,9 @@ class SharedState:
         """Take over a snapshot's weights, and its statistics if it has some; not its counts, which
         this state was made with. No worker may run yet. ValueError where it is another network's.
         """
-        for variables, arrays in (
-            (self.weights, snapshot.weights),
-            (self.mean_squares, snapshot.mean_squares or self.mean_squares),
-        ):
-            if different := variables.keys() ^ arrays.keys():
-                raise ValueError(f"only one side has {', '.join(sorted(different))}")
-            for name, variable in variables.items():
-                variable.assign(arrays[name])
+        network.assign(self.weights, snapshot.weights)
+        if snapshot.mean_squares:
+            network.assign(self.mean_squares, snapshot.mean_squares)
 
     def apply(
         self,

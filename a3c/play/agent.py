@@ -45,13 +45,7 @@ class Agent:
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Take on these weights; ValueError where they are not this network's."""
-        shapes = {name: tuple(variable.shape) for name, variable in self._weights.items()}
-        if found := {n: a.shape for n, a in weights.items() if shapes.get(n) != a.shape}:
-            raise ValueError(f"weights of other names or shapes: {found}")
-        if missing := set(shapes) - set(weights):
-            raise ValueError(f"weights are missing: {', '.join(sorted(missing))}")
-        for name, variable in self._weights.items():
-            variable.assign(weights[name])
+        network.assign(self._weights, weights)
 
     def decide(self, observation: np.ndarray, generator: np.random.Generator) -> Decision:
         """Draw an action from the policy, or take the likeliest."""
