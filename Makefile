@@ -5,6 +5,7 @@ PYTHON ?= python3
 PYTHON_VERSIONS := 3.11 3.12 3.13
 PIPENV_VERSION := 2026.10.3
 PIP_AUDIT_VERSION := 2.10.1
+MUTANTS ?= --jobs $(shell nproc)
 ARGS ?= --n_workers 16 PongNoFrameskip-v4
 BENCH ?=
 PROFILE ?=
@@ -16,7 +17,7 @@ export PIPENV_IGNORE_VIRTUALENVS := 1
 PIPENV := .pipenv/bin/pipenv
 VENV_PYTHON := .venv/bin/python
 
-# Stamps: each is written only once its installation has ended well, so an interrupted one is done again.
+# A stamp is written after its installation has succeeded, so an interrupted installation is repeated.
 PIPENV_READY := .pipenv/ready-$(PIPENV_VERSION)
 RUNTIME_READY := .venv/ready-runtime
 DEV_READY := .venv/ready-dev
@@ -24,16 +25,16 @@ PEER_READY := .peer/ready
 AUDIT_READY := .audit/ready-$(PIP_AUDIT_VERSION)
 
 FAST_TESTS := not slow and not weekly
-# Whole files side by side, on few processes: each loads TensorFlow.
+# Whole test files in parallel, in few processes, since each loads TensorFlow.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
-# Those that Hypothesis chooses examples for.
+# The test files with examples that Hypothesis chooses.
 SEARCHED = $(shell grep -rlE "^(import|from) hypothesis" --include="*_test.py" tests)
 
 python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1)
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
 	Name another: make PYTHON=python$(firstword $(1))))
 
-.PHONY: help train test check test-slow soak mutants pins bench bench-long bench-scaling profile format images results audit lock clean
+.PHONY: help train test check test-slow soak mutants pins tables bench bench-long bench-scaling profile format images results audit lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -41,7 +42,7 @@ help: ## list the targets
 train: $(RUNTIME_READY) ## set up, then train: Pong with 16 workers, or make train ARGS="--n_workers 4 CartPole-v1"
 	$(VENV_PYTHON) train.py $(ARGS)
 
-test: $(DEV_READY) ## set up, then run the test suite
+test: $(DEV_READY) ## set up, then run the test suite; prints the time of each room and the memory beside their budgets
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE)
 
 check: $(DEV_READY) ## format, lint, types and the fast tests
@@ -54,10 +55,17 @@ test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m weekly
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) --hypothesis-profile "new ones" -k "not same_every_time" $(SEARCHED)
 
-mutants: $(DEV_READY) ## break a3c/ in every small way and see the tests fail; hours, goes on where it was stopped
-	$(VENV_PYTHON) tests/tools/mutants.py --jobs $$(nproc)
+mutants: $(DEV_READY) ## make small mistakes in a3c/ and see the tests fail; takes hours, can be stopped and continued
+	$(VENV_PYTHON) tests/tools/mutants.py $(MUTANTS)
 
-bench: $(RUNTIME_READY) $(PEER_READY) ## throughput beside a peer's and the machine's limit; BENCH=--anyway on a busy machine
+tables: $(DEV_READY) ## write everything that is generated: flags, proofs, and the tables of pins, benchmarks and runs
+	$(VENV_PYTHON) -m tests.tools.flags_page > docs/flags.md
+	$(VENV_PYTHON) -m tests.tools.proofs table > docs/proofs.md
+	$(VENV_PYTHON) -m tests.tools.pin_tables layout
+	$(VENV_PYTHON) -m benchmarks.report
+	$(VENV_PYTHON) -m results.report
+
+bench: $(RUNTIME_READY) $(PEER_READY) ## throughput compared with a peer's and the machine's limit; BENCH=--anyway on a busy machine
 	$(VENV_PYTHON) -m benchmarks.bench $(BENCH)
 
 bench-long: $(RUNTIME_READY) ## memory over a million steps, start-up, CartPole, evaluations beside training
@@ -69,10 +77,10 @@ bench-scaling: $(RUNTIME_READY) ## throughput and memory over workers and enviro
 profile: $(RUNTIME_READY) $(PEER_READY) ## where the time goes; PROFILE="--n_workers 2 --envs_per_worker 8" for another setting
 	$(VENV_PYTHON) -m benchmarks.profiling $(PROFILE)
 
-soak: $(DEV_READY) ## checks that take hours, made in parts and gone on with; make soak PARTS=kill_toy for one
+soak: $(DEV_READY) ## checks that take hours; can be stopped and continued; make soak PARTS=kill_toy runs one part
 	$(VENV_PYTHON) -m tests.tools.soak $(PARTS)
 
-pins: $(DEV_READY) ## renew the pinned runs and print what has changed; CONTRIBUTING.md says when that is allowed
+pins: $(DEV_READY) ## renew the pinned runs and print what changed; CONTRIBUTING.md says when this is allowed
 	$(VENV_PYTHON) -m tests.tools.pins
 
 format: $(DEV_READY) ## rewrite the sources in the project's format
@@ -86,7 +94,7 @@ images: $(RUNTIME_READY) ## the README's pictures, from an agent's run folder: m
 results: $(RUNTIME_READY) ## the tables and curves of trained agents, from the folders in results/
 	$(VENV_PYTHON) -m results.report
 
-# Strict: a package that the database does not know, or a database that cannot be asked, is no pass.
+# With --strict, a package that the database does not know is a failure, and so is a database that does not answer.
 audit: $(PIPENV_READY) $(AUDIT_READY) ## ask the database of known vulnerabilities about every locked package
 	$(PIPENV) requirements --dev --hash > .audit/requirements.txt
 	.audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement .audit/requirements.txt
@@ -102,26 +110,26 @@ $(PIPENV_READY):
 	.pipenv/bin/python -m pip install --quiet --disable-pip-version-check pipenv==$(PIPENV_VERSION)
 	touch $@
 
-# In an environment of its own: what asks about the packages is none of them.
+# pip-audit has an environment of its own, so that it is not among the packages that it checks.
 $(AUDIT_READY):
 	rm -rf .audit
 	$(PYTHON) -m venv .audit
 	.audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==$(PIP_AUDIT_VERSION)
 	touch $@
 
-# A folder that is not a working virtual environment (its creation was cut short) is made anew:
-# packages would otherwise end up in the Python it was made from.
+# A folder that is not a working virtual environment (its creation was interrupted) is made again;
+# otherwise packages would be installed into the Python that it was made from.
 $(RUNTIME_READY): Pipfile.lock | $(PIPENV_READY)
 	@$(VENV_PYTHON) -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)' 2>/dev/null || rm -rf .venv
 	$(PIPENV) sync
 	touch $@
 
-# After the runtime packages, not instead of them: each stamp then has one recipe, also under `make -j`.
+# This comes after the runtime packages, so that each stamp has one recipe, also under `make -j`.
 $(DEV_READY): $(RUNTIME_READY)
 	$(PIPENV) sync --dev
 	touch $@
 
-# The peer that `make bench` compares with has an environment of its own: torch is no dependency of ours.
+# The peer of `make bench` has an environment of its own, since we do not depend on torch.
 $(PEER_READY): benchmarks/requirements.txt
 	@$(call need_python,$(PYTHON_VERSIONS))
 	rm -rf .peer
@@ -129,11 +137,11 @@ $(PEER_READY): benchmarks/requirements.txt
 	.peer/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
-# pipenv writes three things into a lock that do not belong into this one:
-# - the index it asked, which is this machine's business: pip's configuration decides. The list of sources
-#   stays, empty, because `pipenv sync` fails without the key;
-# - each package's name for that index, under which another machine would look in vain;
-# - tensorflow-cpu's marker on everything that tensorflow-cpu needs, though tensorflow needs the same.
+# pipenv writes three things into the lock that we remove:
+# - the package index of this machine; pip's configuration decides which index is used. The list of
+#   sources stays, empty, because `pipenv sync` fails without the key;
+# - the name of that index at each package, which other machines do not know;
+# - the marker of tensorflow-cpu at all packages that it needs, although tensorflow needs them too.
 define CLEAN_LOCK
 import json, sys
 lock = json.load(sys.stdin)
@@ -150,8 +158,8 @@ print(json.dumps(lock, indent=4, sort_keys=True))
 endef
 export CLEAN_LOCK
 
-# Locked in a folder of its own, so that Pipfile.lock is replaced whole or not at all, and under the oldest
-# Python, so that no version is chosen that it cannot install.
+# We lock in a separate folder, so that Pipfile.lock is replaced completely or not at all, and with the oldest
+# Python, so that all packages can be installed there.
 lock: $(PIPENV_READY) ## renew Pipfile.lock from Pipfile, free of any package index
 	@$(call need_python,$(firstword $(PYTHON_VERSIONS)))
 	rm -rf .pipenv/lock

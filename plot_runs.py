@@ -1,8 +1,8 @@
 """Learning curves of one or many runs: `python3 plot_runs.py runs/a runs/b --out fig.png`.
 
-A run is a run folder of train.py, or else a folder of monitor files, or one such file, by
-Stable-Baselines3 or Baselines (see a3c/store/reading.py, which reads them). Scores are those of
-whole training games. Hours are those of the training, without the time that a run stood still.
+A run is a run folder of train.py; or a folder of monitor files, or one such file, by
+Stable-Baselines3 or Baselines (a3c/store/reading.py reads them). Scores are those of whole training
+games. Hours are those of the training: pauses between its starts are left out.
 """
 
 import argparse
@@ -27,7 +27,7 @@ AXES = {
     "games": "games",
     "hours": "hours since the run's start",
 }
-# Panels of --figures: a title, and columns of progress.csv (drawn —, --, ··).
+# Panels of --figures: a title, and columns of progress.csv (drawn as —, --, ··).
 # fmt: off
 FIGURES: dict[str, tuple[str, list[str]]] = {
     "speed": ("steps/s", ["misc/steps_per_second"]),
@@ -36,7 +36,7 @@ FIGURES: dict[str, tuple[str, list[str]]] = {
     "gradients": ("gradient norm: all (—), policy (--), value (··)",
                   [f"loss/grads_norm_{part}" for part in ("combined", "policy", "value")]),
 }
-# Published scores (~ and > as read off a plot), of versions without sticky actions.
+# Published scores, of versions without sticky actions; ~ and > mark what was read off a plot.
 GAMES = ("BeamRider", "Breakout", "Pong", "Qbert", "SpaceInvaders")
 REFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "random": ("random play: {} (no-op starts; Wang et al. 2016)",
@@ -50,28 +50,21 @@ REFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # fmt: on
 
-# Okabe and Ito's colours, told apart with any colour vision; then again, with other dashes.
+# Okabe and Ito's colours, which any colour vision can tell apart; then again with other dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
+_DOTS = {"ls": "", "marker": ".", "ms": 3, "mew": 0}
 LOOKS: dict[str, dict[str, Any]] = {
-    "dots": {
-        "ls": "",
-        "marker": ".",
-        "ms": 3,
-        "mew": 0,
-        "alpha": 0.25,
-        "rasterized": True,
-        "zorder": 1,
-    },
+    "dots": _DOTS | {"alpha": 0.25, "rasterized": True, "zorder": 1},
     "thin": {"lw": 0.8, "alpha": 0.5, "zorder": 2},
     "line": {"lw": 2, "zorder": 3},
 }
-# Names of folders and environments are no formulas; an SVG's ids are the same each time.
+# A $ in a name does not start a formula, and an SVG gets the same ids each time.
 STYLE = {"text.parse_math": False, "svg.hashsalt": "plot_runs"}
 
 
 class Curve(NamedTuple):
-    """Values over one axis; of several seeds their mean, between `low` and `high`."""
+    """Values over one axis; for several seeds, their mean between `low` and `high`."""
 
     x: np.ndarray
     y: np.ndarray
@@ -95,7 +88,7 @@ def axis_of(run: Run, axis: str) -> np.ndarray:
 
 
 def axis_at_steps(run: Run, axis: str, steps: np.ndarray) -> np.ndarray:
-    """The x of given steps of a run, NaN before its first game's end and after its last one's."""
+    """The x of given steps of a run; NaN before its first game ended and after its last one."""
     xs = axis_of(run, axis)
     return np.interp(steps, axis_of(run, "steps"), xs, left=float("nan"), right=float("nan"))
 
@@ -113,9 +106,9 @@ def smooth(run: Run, axis: str, n: int) -> Curve:
 
 
 def align(curves: Sequence[Curve], shade: str, n_points: int = 500) -> Curve | None:
-    """Several seeds on one axis, from where all have values to where one ends; None if nowhere.
+    """The mean of several seeds over the part of the axis that all of them cover; None if none.
 
-    (A mean over those that are left would jump where one ends.)
+    Beyond that part, a mean of the remaining seeds would jump where one ends.
     """
     first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
     if first >= last:
@@ -130,7 +123,7 @@ def align(curves: Sequence[Curve], shade: str, n_points: int = 500) -> Curve | N
 
 
 def group_name(path: pathlib.Path) -> str:
-    """The folder's name without its seed: runs/wide_s0 and runs/wide/seed-1 are both wide."""
+    """The folder's name without its seed: runs/wide_s0 and runs/wide/seed-1 are both `wide`."""
     path = pathlib.Path(os.path.abspath(path))
     name = re.sub(r"^monitor$|(^[\d.]*|\.)monitor\.csv(\.gz)?$|\.csv(\.gz)?$", "", path.name)
     name = re.sub(r"(^|[-_.])(seed|s)[-_=]?\d+(?=$|[-_.])", "", name).strip("-_.")
@@ -143,17 +136,17 @@ def game_name(env_id: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """What a file or the command line holds, in one line that can be printed, as errors are."""
+    """The text on one printable line, as in an error."""
     return str(BadInput(text))
 
 
 def say(word: str) -> None:
-    """Tell of something that does not stop us."""
+    """Print a note to stderr."""
     print(one_line(f"plot_runs.py: note: {word}"), file=sys.stderr)
 
 
 def load(path: pathlib.Path, frames_per_l: int | None) -> Run | None:
-    """Read a run; None where it has no games yet. What is left out or guessed is said."""
+    """Read a run, and print notes of what was left out; None if it has no games yet."""
     run = reading.read_run(path)
     for word in run.words:
         say(word)
@@ -164,7 +157,7 @@ def load(path: pathlib.Path, frames_per_l: int | None) -> Run | None:
 
 
 def as_others_count(run: Run, frames_per_l: int | None) -> Run:
-    """A run that has no record: what its `l` counts, as far as the environment's id or a flag says."""
+    """Files of others: what their `l` counts, if the environment's id or a flag says so."""
     is_known = atari_scores.scale_of(f"{game_name(run.env_id)}-v4") is not None
     is_atari = not run.env_id or is_known or re.search("NoFrameskip|^ALE/", run.env_id)
     skip = FRAME_SKIP if is_atari else 1
@@ -173,16 +166,16 @@ def as_others_count(run: Run, frames_per_l: int | None) -> Run:
 
 
 def check_group(label: str, runs: Sequence[Run]) -> None:
-    """Runs of one group should differ in their seeds alone."""
+    """Refuse or note runs of one group that differ in more than their seeds."""
     if len(env_ids := {run.env_id for run in runs}) > 1:
         raise BadInput(f"group {label} has several environments: {', '.join(sorted(env_ids))}")
     ours = [run.settings for run in runs if run.settings]
     every = sorted({name for settings in ours for name in settings})
     if unknown := [name for name in every if name not in KNOBS]:
-        say(f"group {label}: this version does not know {', '.join(unknown)}")
+        say(f"group {label}: this revision does not know {', '.join(unknown)}")
     names = [name for name in every if name in unknown or KNOBS[name].changes_training]
     if missing := [name for name in names if any(name not in settings for settings in ours)]:
-        say(f"group {label}: not each of its runs has recorded {', '.join(missing)}")
+        say(f"group {label}: some of its runs have not recorded {', '.join(missing)}")
     recorded = {name: {repr(s[name]) for s in ours if name in s} for name in names}
     if differ := [name for name, values in recorded.items() if len(values) > 1]:
         say(f"the runs of group {label} differ in {', '.join(differ)}")
@@ -199,7 +192,7 @@ def draw(groups: Mapping[str, Sequence[Run]], options: argparse.Namespace) -> An
     top = figure.add_subplot(grid[0, :])
     panels = [figure.add_subplot(grid[1 + i // 2, i % 2]) for i in range(len(options.figures))]
     handles = []
-    # Those that some run is long enough for.
+    # Windows that at least one run fills.
     windows = [n for n in options.curves if any(have(n, runs) for runs in groups.values())]
     for i, (label, runs) in enumerate(groups.items()):
         colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
@@ -228,7 +221,7 @@ def draw(groups: Mapping[str, Sequence[Run]], options: argparse.Namespace) -> An
 
 
 def have(n: int, runs: Sequence[Run]) -> list[Run]:
-    """Those of so many games."""
+    """The runs that have at least n games."""
     return [run for run in runs if len(run.games.scores) >= n]
 
 
@@ -240,22 +233,22 @@ def draw_scores(
     windows: Sequence[int],
     style: dict[str, str],
 ) -> None:
-    """One group: a curve for each window, of several seeds their mean, the widest's shaded."""
+    """One group: a curve for each window. Seeds give their mean; the widest window is shaded."""
     for n in options.curves:
         curves = [smooth(run, options.x, n) for run in have(n, runs)]
         if n_short := len(runs) - len(curves):
             which = "a run has" if len(runs) == 1 else f"{n_short} of {len(runs)} runs have"
-            say(f"group {label}: {which} fewer than {n} games, so there is no mean of {n}")
+            say(f"group {label}: {which} fewer than {n} games, so no mean of {n} games")
         if n > 1 and len(curves) > 1:
             if mean := align(curves, options.shade):
                 if mean.x[-1] < 0.95 * max(curve.x[-1] for curve in curves):
-                    say(f"group {label}: its means of {n} games end where its shortest run does")
+                    say(f"group {label}: its mean of {n} games ends where its shortest run does")
                 if n == max(windows):
                     color = style["color"]
                     axes.fill_between(mean.x, mean.low, mean.high, color=color, alpha=0.2, lw=0)
                 curves = [mean]
             else:
-                say(f"group {label}: its runs have no part of the axis in common, so no mean")
+                say(f"group {label}: its runs do not overlap on this axis, so no mean")
         for curve in curves:
             axes.plot(curve.x, curve.y, **(style | look_of(n, windows)))
 
@@ -266,7 +259,7 @@ def look_of(n: int, windows: Sequence[int]) -> dict[str, Any]:
 
 
 def legend_of_curves(axes: Any, windows: Sequence[int], shade: str) -> list[Any]:
-    """What dots, lines and bands are, in grey."""
+    """What dots, lines and bands mean, in grey."""
     handles = []
     for n in windows:
         look = look_of(n, windows) | {"color": "0.4", "alpha": 1, "ms": 6}
@@ -286,10 +279,13 @@ def draw_figure(axes: Any, name: str, runs: Sequence[Run], axis: str, colour: st
         try:
             progress = reading.read_progress(folder, ["misc/steps", *columns])
         except BadInput as error:
-            say(f"{error}: no {name} of it")
+            say(f"{error}, so --figures {name} is not drawn for it")
             continue
         if progress is None:
-            say(f"{folder / 'progress.csv'} has no {name} ({', '.join(columns)})")
+            wanted = ", ".join(map(repr, columns))
+            say(
+                f"{folder / 'progress.csv'} has no column {wanted}; its first line names its columns"
+            )
             continue
         for word in progress.words:
             say(f"{folder / 'progress.csv'}: {word}")
@@ -299,13 +295,13 @@ def draw_figure(axes: Any, name: str, runs: Sequence[Run], axis: str, colour: st
 
 
 def draw_references(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> list[Any]:
-    """Horizontal lines at what others have published of the game."""
+    """Horizontal lines at scores that others published for the game."""
     games = sorted({game_name(run.env_id) for run in runs})
     if names and (len(games) > 1 or games[0] not in GAMES):
-        say(f"no published scores drawn: none are known here of {' and '.join(games)}")
+        say(f"no published scores drawn: none are known for {' and '.join(games)}")
         return []
     if names and any(run.sticky_actions != 0 for run in runs):
-        say("the published scores are without sticky actions; not all of these runs are")
+        say("the published scores are without sticky actions, which some of these runs may have")
     handles = []
     for name, dash in zip(names, (":", "--", "-.", (0, (9, 3))), strict=False):
         label, scores = REFERENCES[name]
@@ -316,7 +312,7 @@ def draw_references(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> lis
 
 
 def title_of(runs: Sequence[Run]) -> str:
-    """The environments, and whether their actions are sticky where that is known."""
+    """The environments, and whether their actions are sticky, if known."""
     words = {None: "", 0.0: " (no sticky actions)"}
     titles = {
         (run.env_id or "unknown environment")
@@ -327,7 +323,7 @@ def title_of(runs: Sequence[Run]) -> str:
 
 
 def number(text: str) -> int:
-    """A number from 1 on, which is also "raw"."""
+    """A whole number of at least 1; "raw" is 1."""
     n = 1 if text == "raw" else int(text)
     if not 1 <= n <= 1_000_000:
         raise ValueError
@@ -335,25 +331,26 @@ def number(text: str) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; BadInput where it makes no sense."""
-    parser = Parser("plot_runs.py", description="Learning curves of runs.", allow_abbrev=False)
+    """Parse the command line; BadInput where it makes no sense."""
+    parser = Parser("plot_runs.py", description="Draw learning curves of runs.", allow_abbrev=False)
     add = parser.add_argument
     # fmt: off
     add("paths", nargs="+", type=pathlib.Path, help="run folders, or monitor files")
-    add("--out", required=True, type=pathlib.Path, help="the picture, .png or .svg")
-    add("--x", choices=AXES, default="steps", help="the axis (steps)")
-    add("--curves", nargs="+", type=number, metavar="N",
-        help="means of the last N games; raw: each game (raw 10 100; of several groups 10 100)")
+    add("--out", required=True, type=pathlib.Path, help="the picture to write, .png or .svg")
+    add("--x", choices=AXES, default="steps", help="the horizontal axis (default: steps)")
+    add("--curves", nargs="+", type=number, metavar="N", help="draw means of the last N games;"
+        " raw draws every game (default: raw 10 100 for one group, 10 100 for several)")
     add("--shade", choices=("minmax", "sd", "none"), default="minmax",
-        help="around the mean of several seeds (minmax)")
-    add("--label", action="append", help="a group's name: once for all paths, or once for each;"
-        " runs of one group are its seeds (the folder's name without _s0, -seed1, …)")
-    add("--frames_per_l", action="append", type=number, metavar="N",
-        help="frames that l counts in files of others: 1 in Stable-Baselines3's of Atari, 4 in"
-        " Baselines'; once for all paths, or once for each")
-    add("--references", nargs="*", choices=REFERENCES, help="lines at published scores (all)")
-    add("--figures", nargs="*", metavar="NAME",
-        help=f"panels of progress.csv: {', '.join(FIGURES)} (these), or any of its columns")
+        help="the band around the mean of several seeds (default: minmax)")
+    add("--label", action="append", help="the group of a run; give it once for all paths or once for each;"
+        " runs of one group are its seeds (default: the folder's name without _s0, -seed1, ...)")
+    add("--frames_per_l", action="append", type=number, metavar="N", help="how many frames one unit"
+        " of the column l is in files of other programs: 1 in Stable-Baselines3's files of Atari, 4 in"
+        " Baselines'; give it once for all paths or once for each")
+    add("--references", nargs="*", choices=REFERENCES,
+        help="draw lines at published scores (all of them if none is named)")
+    add("--figures", nargs="*", metavar="NAME", help="draw panels of progress.csv:"
+        f" {', '.join(FIGURES)} (all of these if none is named), or any of its columns")
     # fmt: on
     options = parser.parse_args(argv)
     options.references = list(REFERENCES) if options.references == [] else options.references or []
@@ -362,7 +359,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise BadInput(f"--out {options.out} must end in .png or .svg")
     runs = {os.path.realpath(reading.run_folder(path) or path) for path in options.paths}
     if len(runs) < len(options.paths):
-        raise BadInput("a run is given twice; it would count as two seeds")
+        raise BadInput("a run is given twice, and would count as two seeds")
     for flag in ("label", "frames_per_l"):
         values, n = getattr(options, flag) or [None], len(options.paths)
         if len(values) not in (1, n):
@@ -372,7 +369,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def plot(options: argparse.Namespace) -> None:
-    """Read, draw, save, and say what was drawn."""
+    """Read, draw and save; print what was drawn."""
     groups: dict[str, list[Run]] = {}
     for path, label, frames_per_l in zip(
         options.paths, options.label, options.frames_per_l, strict=True
@@ -390,7 +387,7 @@ def plot(options: argparse.Namespace) -> None:
 
     with matplotlib.rc_context(STYLE):
         figure = draw(groups, options)
-        # The same runs give the same file.
+        # Without a date, the same runs give the same file.
         figure.savefig(options.out, metadata={"Date": None} if options.out.suffix == ".svg" else {})
     for label, runs in groups.items():
         for run in runs:
@@ -403,7 +400,7 @@ def plot(options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
+    """Run the program; returns the exit status."""
     try:
         plot(parse(sys.argv[1:] if argv is None else argv))
     except (BadInput, OSError) as error:

@@ -3,8 +3,8 @@
     python3 preprocessing_play.py PongNoFrameskip-v4
     python3 preprocessing_play.py PongNoFrameskip-v4 --record out.gif --steps 120
 
-The environment is the very one that trains: decisions are made every fourth frame, rewards are
-clipped, and a lost life ends an episode. Arrow keys and space play, Escape ends.
+The environment is the one used in training: the agent decides every fourth frame, rewards are
+clipped, and a lost life ends an episode. Play with the arrow keys and space; Escape ends.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from a3c.contract import EnvDescription
 from a3c.envs.make import UnsupportedEnv, describe_env, make_env
 from a3c.envs.wrappers import NOOP
 from a3c.machine import seeding
+from a3c.machine.appending import survive_loss_of
 from a3c.play import screens, views
 from a3c.settings.command_line import Parser
 from a3c.settings.params import BadInput, Params
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 FPS = 60.0
 N_STEPS_RECORDED = 150
 KEYS = ("up", "down", "left", "right", "space")
-# The scripted policy holds each action for so many decisions.
-HOLD = 8
+HOLD = 8  # decisions for which the scripted policy keeps each action
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,16 +57,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="preprocessing_play.py",
-        description="Play a game through the agent's eyes. Arrow keys and space play, Escape ends.",
+        description="Play a game through the agent's eyes: arrow keys and space play, Escape ends.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("env_id", help="PongNoFrameskip-v4, say, or ALE/Pong-v5")
-    add("--preprocessing", choices=("generic", "pong"), default="generic", help="as train.py's")
-    add("--seed", type=int, default=0, metavar="N", help="of the random starts [0]")
-    add("--policy", choices=("random", "scripted"), help="plays in your place [recorded: scripted]")
-    add("--steps", type=int, metavar="N", help=f"decisions [recorded: {N_STEPS_RECORDED}]")
-    add("--record", type=pathlib.Path, metavar="FILE", help="film.mp4 or film.gif, not a window")
+    add("env_id", help="an Atari game, such as PongNoFrameskip-v4 or ALE/Pong-v5")
+    add("--preprocessing", choices=("generic", "pong"), default="generic", help="as in train.py")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the random starts [0]")
+    add(
+        "--policy",
+        choices=("random", "scripted"),
+        help="let this policy play instead of you [with --record: scripted]",
+    )
+    add(
+        "--steps",
+        type=int,
+        metavar="N",
+        help=f"end after N decisions [with --record: {N_STEPS_RECORDED}]",
+    )
+    add(
+        "--record",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="write a film (.mp4 or .gif) and open no window",
+    )
     arguments = parser.parse_args(argv)
     if arguments.seed not in range(2**32):
         raise BadInput(f"--seed {arguments.seed} is out of range")
@@ -79,12 +93,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def action_of(keys: Collection[str], meanings: Sequence[str]) -> int:
-    """The action that comes nearest to the keys, by the emulator's names for its actions."""
+    """The game's action that is closest to the pressed keys."""
     vertical = _one_of(keys, "up", "down")
     horizontal = _one_of(keys, "left", "right")
     fire = "FIRE" if "space" in keys else ""
     if vertical and not horizontal and not {"UP", "DOWN"} & set(meanings):
-        # Pong's paddle moves up by RIGHT.
+        # In Pong, RIGHT moves the paddle up.
         vertical, horizontal = "", {"UP": "RIGHT", "DOWN": "LEFT"}[vertical]
     directions = [name for name in (vertical + horizontal, horizontal, vertical) if name]
     for name in (*(direction + fire for direction in directions), *directions, fire):
@@ -94,7 +108,7 @@ def action_of(keys: Collection[str], meanings: Sequence[str]) -> int:
 
 
 def _one_of(keys: Collection[str], one: str, other: str) -> str:
-    """The name of the one that is pressed; of two that are opposites, neither."""
+    """Which of two opposite keys is pressed, in capitals; empty if both or neither are."""
     pressed = {one, other} & set(keys)
     return pressed.pop().upper() if len(pressed) == 1 else ""
 
@@ -127,11 +141,12 @@ def _play(arguments: argparse.Namespace, params: Params, description: EnvDescrip
         with contextlib.suppress(screens.Closed):
             _play_games(game, projector, meanings, choose, arguments.steps)
     if arguments.record is not None:
-        print(f"{arguments.steps} decisions recorded in {arguments.record}")
+        with survive_loss_of(sys.stdout):
+            print(f"{arguments.steps} decisions recorded in {arguments.record}", flush=True)
 
 
 def _actions(policy: str, n_actions: int, seed: int) -> Iterator[int]:
-    """Random actions; or each in turn, held for a while."""
+    """Yield random actions, or each action in turn, HOLD times."""
     generator = seeding.generator(seed, seeding.Purpose.ACTIONS)
     for n in itertools.count():
         yield int(generator.integers(n_actions)) if policy == "random" else n // HOLD % n_actions
@@ -144,7 +159,7 @@ def _play_games(
     choose: Callable[[], int],
     n_steps: int | None,
 ) -> None:
-    """Game after game, until there were n_steps decisions, or until the window is closed."""
+    """Play games until there were n_steps decisions, or until the window is closed."""
     emulator: Any = game.unwrapped
     observation, _ = game.reset()
     paid, ended = 0.0, "none yet"
@@ -173,7 +188,7 @@ def _play_games(
 def draw_panel(
     observation: np.ndarray, pressed: Collection[str], state: Mapping[str, str]
 ) -> np.ndarray:
-    """What the agent sees, the keys, and how the game stands."""
+    """Draw what the agent sees, the keys, and the state of the game."""
     panel = views.Panel()
     panel.head("what the agent sees, oldest on the left")
     panel.observation(observation)

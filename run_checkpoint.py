@@ -4,9 +4,9 @@
     python3 run_checkpoint.py runs/<run> --no_render --episodes 30 --json scores.json
     python3 run_checkpoint.py runs/<run> --video film.mp4 --eyes
 
-In a window where there is a display, at the game's true speed; otherwise, and with --no_render, as
-fast as it goes, several games at once. Games are whole and scores unclipped, as published ones are:
-see a3c/play/evaluation.py. TensorFlow is imported after the command line and the file have been checked.
+Where there is a display, a window shows the game at its true speed. Otherwise, or with --no_render,
+several games run at once, as fast as they can. Scores follow the protocol of published ones; see
+a3c/play/evaluation.py. TensorFlow is imported after the command line and the file have been checked.
 """
 
 import argparse
@@ -16,14 +16,19 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from a3c.contract import EnvDescription
-from a3c.envs.make import UnsupportedEnv, describe_env
+from a3c.envs.make import UnsupportedEnv, describe_env, make_env
 from a3c.envs.process import EnvError
 from a3c.machine import cores, stopping
-from a3c.machine.appending import open_what_is_closed, why_unwritable
+from a3c.machine.appending import (
+    open_what_is_closed,
+    survive_loss_of,
+    why_unwritable,
+    write_atomically,
+)
 from a3c.machine.tensorflow_process import hushed, start_tensorflow
 from a3c.play import screens, views
 from a3c.settings.command_line import Parser
@@ -37,7 +42,8 @@ if TYPE_CHECKING:
     from a3c.play.agent import Agent, Decision
     from a3c.play.evaluation import Played, Summary
 
-WINDOW_FPS = 60.0
+N_GAMES = 30
+ATARI_FPS = WINDOW_FPS = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopping.give_handlers_a_stack()
     try:
         arguments = _parse(argv)
-        found = checkpoint.read(checkpoint.find(arguments.checkpoint))
+        found = _read(arguments.checkpoint)
         env_id = found.subject.env_id
         if arguments.env_id not in (None, env_id):
             raise UnusableCheckpoint(f"{found.path} plays {env_id}, not {arguments.env_id}")
@@ -75,67 +81,73 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description="Watch a trained agent play, film it, and measure how good it is.",
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add, count = parser.add_argument, _number(int, 1, 10**6)
+    add("env_id", nargs="?", help="optional; must match the checkpoint; required for module:Id")
+    where = "a checkpoint; or a run's folder or a folder of checkpoints, whose newest undamaged one plays"
+    add("checkpoint", type=pathlib.Path, help=where)
+    add("--episodes", type=count, metavar="N", help="games to play [30; with --video 1]")
+    add("--greedy", action="store_true", help="take the likeliest action instead of sampling one")
+    seed = _number(int, 0, 2**32 - 1)
+    add("--seed", type=seed, default=0, metavar="N", help="seed of starts and actions [0]")
     add(
-        "env_id",
-        nargs="?",
-        help="stands in the checkpoint; given, it must be that, and module:Id must be given",
+        "--video",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="film the games; the name ends in .mp4 or .gif",
     )
-    add("checkpoint", type=pathlib.Path, help="a run folder, a checkpoints folder, or a checkpoint")
-    add("--episodes", type=_count, metavar="N", help="games to play [30; with --video 1]")
-    add("--greedy", action="store_true", help="do what is likeliest instead of drawing actions")
-    add("--seed", type=_seed, default=0, metavar="N", help="of starts and actions [0]")
-    add("--video", type=pathlib.Path, metavar="FILE", help="film the games: film.mp4 or film.gif")
-    add("--seconds", type=_seconds, metavar="X", help="of film at most; the rest is not played")
-    add("--eyes", action="store_true", help="beside the game what the agent sees and thinks")
-    add("--speed", type=_speed, metavar="X", help="of the window; 1 is the game's true speed [1]")
+    seconds, speed = _number(float, 0.01, 10**6), _number(float, 0.01, 1000)
+    add("--seconds", type=seconds, metavar="X", help="stop the film after so many seconds")
+    add("--eyes", action="store_true", help="show what the agent sees and thinks beside the game")
+    add("--speed", type=speed, metavar="X", help="speed of the window; 1 is the game's own [1]")
     add("--no_render", action="store_true", help="open no window")
-    add("--n_envs", type=_count, metavar="N", help="games at once without pictures [one a core]")
-    add("--json", type=pathlib.Path, metavar="FILE", help="write scores and summary there too")
+    add(
+        "--n_envs",
+        type=count,
+        metavar="N",
+        help="games played at once, if no pictures are needed [one per core]",
+    )
+    add("--json", type=pathlib.Path, metavar="FILE", help="write scores and summary to this file")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.video is not None and arguments.speed is not None:
         raise BadInput("--speed is for the window; a film has the game's true speed")
     if arguments.video is None and arguments.seconds is not None:
-        raise BadInput("--seconds is how long a film is, and there is none without --video")
+        raise BadInput("--seconds is the length of a film: it needs --video")
     if arguments.json is not None and arguments.seconds is not None:
-        raise BadInput("--json is for games that are played to their end, not for --seconds")
+        raise BadInput("--json needs games that are played to their end; leave out --seconds")
     return arguments
 
 
-def _count(text: str) -> int:
-    return _whole(text, 1, 10**6)
+def _number(kind: type, least: float, most: float) -> Callable[[str], Any]:
+    """Make a parser of numbers in this range."""
+
+    def parse(text: str) -> Any:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most:
+            what = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what} from {least} to {most:,}")
+        return number
+
+    return parse
 
 
-def _seed(text: str) -> int:
-    return _whole(text, 0, 2**32 - 1)
+def _read(path: pathlib.Path) -> Checkpoint:
+    """Read the checkpoint of this path or, in a folder, the newest one that is not damaged."""
+    newest = checkpoint.find(path)
+    if newest == path:
+        return checkpoint.read(path)
+    found, problems = checkpoint.newest_whole(newest.parent)
+    for problem in problems:
+        print(f"run_checkpoint.py: note: {problem}; using {found.path}", file=sys.stderr)
+    return found
 
 
-def _whole(text: str, least: int, most: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text} is out of range ({least} to {most})")
-    return number
-
-
-def _speed(text: str) -> float:
-    return _number(text, "speed", 1000)
-
-
-def _seconds(text: str) -> float:
-    return _number(text, "length of a film", 1_000_000)
-
-
-def _number(text: str, what: str, most: int) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0.01 <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is no {what} (0.01 to {most:,})")
-    return number
+def _say(line: str) -> None:
+    """Print a line; if nobody reads it, as after `| head`, the games continue for their files."""
+    with survive_loss_of(sys.stdout):
+        print(line, flush=True)
 
 
 def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
@@ -161,12 +173,11 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
         start_tensorflow()
     player = agent.load(found, arguments.greedy)
 
-    n_games = arguments.episodes or (1 if arguments.video else evaluation.N_GAMES)
+    n_games = arguments.episodes or (1 if arguments.video else N_GAMES)
     how = "the likeliest actions" if arguments.greedy else "sampled actions"
-    print(
+    _say(
         f"{found.path}: {subject.env_id} after {found.n_steps:,} steps;"
-        f" {_games(n_games)}, {how}, seed {arguments.seed}",
-        flush=True,
+        f" {_games(n_games)}, {how}, seed {arguments.seed}"
     )
     if in_window or arguments.video is not None:
         playing = _play_on_screen(arguments, player, params, description, n_games)
@@ -179,26 +190,26 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
         with contextlib.closing(playing):
             for game in playing:
                 games.append(game)
-                print(_line(game, description.kind), flush=True)
+                _say(_line(game, description.kind))
     except screens.Closed:
-        print("the window was closed" if in_window else "the film is long enough")
+        _say("the window was closed" if in_window else "the film has its full length")
     except KeyboardInterrupt:
         is_interrupted = True
-        print(f"interrupted: of {_games(n_games)}, those that were over by then")
+        _say(f"interrupted: only some of {_games(n_games)} had ended")
     games.sort()
     summary = evaluation.summarise(subject.env_id, games)
-    _print_summary(summary)
+    _say(_in_words(summary))
     if arguments.video is not None:
-        print(f"filmed in {arguments.video}")
+        _say(f"filmed in {arguments.video}")
     if is_interrupted:
-        return 130  # short games are over sooner: their figures are for the eye, not for a file
+        return 130  # the short games end first, so their figures are biased: no file gets them
     if arguments.json is not None:
         _write_json(arguments, found, games, summary)
     return 0
 
 
 def _line(game: "Played", kind: str) -> str:
-    limit = "108,000 frames" if kind == "image" else "its limit of time"
+    limit = "108,000 frames" if kind == "image" else "its time limit"
     cut_off = f", cut off by {limit}" if game.cut_off else ""
     return f"game {game.number:3}: score {game.score:g}, {game.length:,} steps{cut_off}"
 
@@ -207,20 +218,18 @@ def _games(n: int) -> str:
     return "1 game" if n == 1 else f"{n} games"
 
 
-def _print_summary(summary: "Summary") -> None:
+def _in_words(summary: "Summary") -> str:
     if not summary.n_games:
-        print("no game was played to its end")
-        return
+        return "no game was played to its end"
     sd = "" if math.isnan(summary.sd) else f" sd {summary.sd:.2f},"
-    print(
+    words = (
         f"{_games(summary.n_games)}: mean {summary.mean:.2f},{sd}"
         f" median {summary.median:g}, min {summary.min:g}, max {summary.max:g}"
     )
     if summary.human_normalised is not None:
-        print(
-            f"human-normalised: {100 * summary.human_normalised:.1f} %"
-            " (0: random play, 100: a person)"
-        )
+        share = 100 * summary.human_normalised
+        words += f"\nhuman-normalised: {share:.1f} % (0: random play, 100: a human)"
+    return words
 
 
 def _write_json(
@@ -238,8 +247,12 @@ def _write_json(
             for name, value in summary._asdict().items()
         },
     }
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     try:
-        arguments.json.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        if arguments.json.exists() and not arguments.json.is_file():
+            arguments.json.write_text(text)  # a pipe or a device, which must not be replaced
+        else:
+            write_atomically(arguments.json.resolve(), text)
     except OSError as error:
         raise BadInput(f"cannot write {arguments.json}: {error.strerror}") from None
 
@@ -251,13 +264,13 @@ def _play_on_screen(
     description: EnvDescription,
     n_games: int,
 ) -> "Generator[Played, None, None]":
-    """One game after the other, in this process, each frame in a window or film."""
+    """Play one game after the other in this process, each frame in a window or film."""
     from a3c.play import evaluation
 
     names = description.action_meanings or [f"action {i}" for i in range(description.n_actions)]
     eyes = views.Eyes(names)
-    fps = evaluation.frames_per_second(params, description)
-    screen: screens.Screen
+    fps = _frames_per_second(params, description)
+    screen: screens.Window | screens.Film
     if arguments.video is not None:
         # Gymnasium draws CartPole with pygame, which looks for a display even to draw in memory.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -273,7 +286,7 @@ def _play_on_screen(
                 observation, decision.probabilities, decision.action, decision.value
             )
 
-    # Environments stay open to the end: one that draws with pygame closes our window with itself.
+    # Environments stay open to the end: closing one that draws with pygame closes our window, too.
     with contextlib.ExitStack() as open_things:
         open_things.enter_context(contextlib.closing(screen))
         for number in range(n_games):
@@ -282,6 +295,14 @@ def _play_on_screen(
             game = evaluation.play_game(player, here, params.seed, number, watch=watch)
             assert game is not None  # nobody stops it
             yield game
+
+
+def _frames_per_second(params: Params, description: EnvDescription) -> float:
+    """How many frames a second the game shows to a human player."""
+    if description.kind == "image":
+        return ATARI_FPS
+    with contextlib.closing(make_env(params)) as bare:
+        return float(bare.metadata.get("render_fps") or ATARI_FPS)
 
 
 if __name__ == "__main__":

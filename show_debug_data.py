@@ -1,12 +1,12 @@
-"""List what a `train.py --debug` log holds, and draw what the network saw and learned from.
+"""List the dumps in a `train.py --debug` log, and draw what the network saw and learned from.
 
     python3 train.py PongNoFrameskip-v4 --debug 2> debug.log
     python3 show_debug_data.py debug.log --updates 3-5 --out pictures
 
-One line a dump: its number in the log, update, purpose, name, shape, type, and the start of its
-bytes' SHA-256, by which equal observations are seen to be equal. Pictures of each update: what the
-policy saw at each step, and the rollout that it was trained on. One of all together: returns,
-values, rewards and actions over time. A log is read as a stream, one update at a time.
+Each dump gets one line: its number in the log, update, purpose, name, shape, type, and the start of
+its bytes' SHA-256, which is the same for equal observations. For each update there are pictures of
+what the policy saw at each step, and of the rollout that it was trained on. One more picture shows
+returns, values, rewards and actions of all updates over time. The log is read as a stream.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from a3c.settings.command_line import Parser
 from a3c.settings.params import BadInput
 
 PURPOSES = ("act", "last", "train", "bootstrap")
-# What a rollout has for each step, besides observations, in the order of a sheet's columns.
+# What a rollout holds for each step besides observations, in the order of a sheet's columns.
 NUMBERS = ("actions", "rewards", "continues", "returns", "values", "advantages")
 N_UPDATES_DRAWN = 5  # without --updates
-MAX_ROWS = 40  # of one sheet: a longer one could not be looked at
+MAX_ROWS = 40  # of one sheet, which still fits on a screen
 DPI = 100
 END_OF_EPISODE: dict[str, Any] = {"color": "tab:red", "linestyle": "--", "linewidth": 2}
 
@@ -41,16 +41,16 @@ END_OF_EPISODE: dict[str, Any] = {"color": "tab:red", "linestyle": "--", "linewi
 class Wanted(NamedTuple):
     """Which dumps to list and draw."""
 
-    updates: range | None  # None: all to list, the first few to draw
+    updates: range | None  # None: list all, and draw the first few
     purpose: str | None
 
     def lists(self, record: Record) -> bool:
-        """Whether it is asked for."""
+        """Whether this dump is asked for."""
         of_update = self.updates is None or record.update in self.updates
         return of_update and self.purpose in (None, record.purpose)
 
     def draws(self, update: int) -> bool:
-        """Whether an update that is listed is drawn as well."""
+        """Whether the update is drawn, too."""
         return self.updates is not None or update < N_UPDATES_DRAWN
 
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `| head` has seen enough; nothing is left for the exit to write
+    except BrokenPipeError:  # as in `| head`; at exit, Python would try to write the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except BadInput as error:
         _say(f"show_debug_data.py: error: {error}")
@@ -77,32 +77,36 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="show_debug_data.py",
         description="List the dumps of a --debug log, and draw them.",
-        epilog="A damaged line is named by its number on stderr, and the rest is still read.",
+        epilog="Damaged lines are skipped; their line numbers are reported on stderr.",
         allow_abbrev=False,
     )
-    parser.add_argument("log", type=pathlib.Path, help="what train.py --debug wrote to stderr")
+    parser.add_argument(
+        "log", type=pathlib.Path, help="the file with the stderr of train.py --debug"
+    )
     parser.add_argument(
         "--out",
         type=pathlib.Path,
         metavar="DIR",
-        help="save the pictures there; without it each is shown in a window until that is closed,"
-        " or, where there is no display, saved in a folder beside the log",
+        help="save the pictures there [without it, show each in a window; where there is no display,"
+        " save them in a folder beside the log]",
     )
     parser.add_argument(
         "--updates",
         type=_range,
         metavar="A-B",
-        help="only these, the first of a run being 0; without it all are listed, and the first"
-        f" {N_UPDATES_DRAWN} drawn",
+        help="only these updates, counted from 0 [without it, list all, and draw the first"
+        f" {N_UPDATES_DRAWN}]",
     )
-    parser.add_argument("--purpose", choices=PURPOSES, help="only what was dumped for this")
+    parser.add_argument(
+        "--purpose", choices=PURPOSES, help="only dumps that were made for this purpose"
+    )
     return parser
 
 
 def _range(text: str) -> range:
     match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor two, as in 3-5")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor a range such as 3-5")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
         raise argparse.ArgumentTypeError(f"{text} ends before it begins")
@@ -132,10 +136,10 @@ def _show(log: BinaryIO, wanted: Wanted, gallery: "Gallery") -> None:
     before: float = -1
     for update, records in itertools.groupby(_listed(log, wanted), lambda record: record.update):
         if update < before < float("inf"):
-            _say(f"update {update} again: another run begins, and only the first is drawn")
+            _say(f"update {update} comes again: only the first run in the log is drawn")
             before = float("inf")
         if update < before or not wanted.draws(update):
-            for _ in records:  # listed, and not kept
+            for _ in records:  # list them, but keep none
                 pass
             continue
         before = update
@@ -146,7 +150,7 @@ def _show(log: BinaryIO, wanted: Wanted, gallery: "Gallery") -> None:
 
 
 def _listed(log: BinaryIO, wanted: Wanted) -> Iterator[Record]:
-    """The dumps that are asked for, each printed on its way; damaged lines are named."""
+    """Yield and print the dumps that are asked for; report damaged lines."""
     updates: list[int] = []
     n_listed = 0
     for found in debug_dump.read(log):
@@ -162,7 +166,7 @@ def _listed(log: BinaryIO, wanted: Wanted) -> Iterator[Record]:
         raise BadInput(f"{log.name} holds no dump: is it the stderr of train.py --debug?")
     if not n_listed:
         first, last = updates
-        raise BadInput(f"{log.name} holds updates {first} to {last}, but no such dump")
+        raise BadInput(f"{log.name} holds updates {first} to {last}, but no dump that you ask for")
 
 
 def _entry(record: Record) -> str:
@@ -175,7 +179,7 @@ def _entry(record: Record) -> str:
 
 
 def _flat(record: Record) -> np.ndarray:
-    """(T, K, ...) → (T·K, ...): one for each step; --debug allows no second environment."""
+    """(T, 1, ...) → (T, ...); --debug allows only one environment."""
     return record.array.reshape(-1, *record.array.shape[2:])
 
 
@@ -183,7 +187,7 @@ def _flat(record: Record) -> np.ndarray:
 
 
 class Gallery:
-    """Windows, one after another, or files."""
+    """Shows pictures in windows, one after another, or saves them."""
 
     def __init__(self, folder: pathlib.Path | None, folder_without_display: pathlib.Path) -> None:
         if folder is None and not _has_display():
@@ -192,7 +196,7 @@ class Gallery:
         self._n_pictures = 0
 
     def new(self, name: str, width: float, height: float) -> Figure:
-        """An empty picture; sides in inches."""
+        """Make an empty picture; sides in inches."""
         if self._folder is None:
             import matplotlib.pyplot as plt
 
@@ -211,25 +215,25 @@ class Gallery:
         path = self._folder / f"{figure.get_label()}.png"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # Without the version of matplotlib in it, so that a log gives the same bytes again.
+            # Without matplotlib's version, so that a log always gives the same bytes.
             figure.savefig(path, metadata={"Software": None})
         except (OSError, ValueError) as error:
             raise BadInput(f"cannot save {path}: {_reason(error)}") from None
 
     def summary(self) -> str:
-        """How many, and where."""
+        """How many pictures there are, and where."""
         place = "shown" if self._folder is None else f"saved in {self._folder}"
-        return f"{self._n_pictures} pictures {place}"
+        return f"pictures {place}: {self._n_pictures}"
 
 
 def _has_display() -> bool:
-    """Whether matplotlib finds a display, and a toolkit to open windows there."""
+    """Whether matplotlib can open windows."""
     import matplotlib.pyplot as plt
     from matplotlib.backends import BackendFilter, backend_registry
 
     try:
         plt.switch_backend(plt.get_backend())
-    except ImportError:  # MPLBACKEND asks for windows that cannot be opened
+    except ImportError:  # MPLBACKEND asks for a toolkit that does not work here
         return False
     return plt.get_backend().lower() in backend_registry.list_builtin(BackendFilter.INTERACTIVE)
 
@@ -238,7 +242,7 @@ def _has_display() -> bool:
 
 
 class Row(NamedTuple):
-    """One observation of a sheet."""
+    """One observation in a sheet."""
 
     label: str
     observation: np.ndarray  # a stack of frames (height, width, n), or a vector (n,)
@@ -281,14 +285,16 @@ def _draw_sheet(
     gallery: Gallery,
     name: str,
 ) -> None:
-    """One observation a row, and behind it the numbers of its step."""
+    """Draw one observation in each row, followed by the numbers of its step."""
     if len(rows) > MAX_ROWS:
         title += f" (the first {MAX_ROWS} of {len(rows)})"
         rows = rows[:MAX_ROWS]
     shape = rows[0].observation.shape
     if any(row.observation.shape != shape for row in rows) or len(shape) not in (1, 3):
-        raise BadInput(f"the observations of {name} do not go into one picture")
-    # In inches; an image's pixel becomes an even square of the picture's.
+        raise BadInput(
+            f"the observations of {name} differ in shape: they do not fit into one picture"
+        )
+    # In inches; each pixel of an image becomes a square of the picture's pixels.
     if len(shape) == 3:
         zoom = max(1, round(168 / shape[1]))
         row_height, rows_width = shape[0] * zoom / DPI, shape[1] * shape[2] * zoom / DPI
@@ -324,12 +330,12 @@ def _draw_sheet(
 
 
 def _draw_stacks(axes: Axes, stacks: np.ndarray) -> None:
-    """(N, height, width, n): each stack spread out, its oldest frame on the left."""
+    """Draw stacks (N, height, width, n), each as a row of frames, the oldest on the left."""
     n_stacks, height, width, n_frames = stacks.shape
     sheet = np.concatenate([spread_stack(stack) for stack in stacks])
-    # As RGB, in which a byte stays what it is; a colour map would round it.
+    # As RGB, which keeps each byte; a colour map would round it.
     axes.imshow(np.stack([sheet] * 3, axis=-1), interpolation="nearest", aspect="auto")
-    # In a colour, since frames themselves may be black or white at their edges.
+    # Blue, because frames may be black or white at their edges.
     for i in range(n_frames + 1):
         axes.axvline(i * width - 0.5, color="tab:blue", linewidth=2)
     for i in range(n_stacks + 1):
@@ -339,7 +345,7 @@ def _draw_stacks(axes: Axes, stacks: np.ndarray) -> None:
 
 
 def _draw_vectors(axes: Axes, vectors: np.ndarray) -> None:
-    """(N, n): each number in a field, red where it is negative and blue where it is positive."""
+    """Draw vectors (N, n): each number in a field, red if it is negative and blue if positive."""
     finite = np.abs(vectors[np.isfinite(vectors)])
     limit = float(finite.max(initial=0)) or 1.0
     axes.imshow(vectors, cmap="RdBu", vmin=-2 * limit, vmax=2 * limit, aspect="auto")
@@ -356,7 +362,7 @@ def _head_columns(axes: Axes, places: Sequence[float], heads: Sequence[str]) -> 
 
 
 def _draw_course(course: Mapping[int, Mapping[str, np.ndarray]], gallery: Gallery) -> None:
-    """Returns, values, rewards and actions of all rollouts, one after another."""
+    """Draw returns, values, rewards and actions of all rollouts over time."""
     n_steps = max((len(a) for batch in course.values() for a in batch.values()), default=0)
     if not n_steps:
         return

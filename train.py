@@ -8,8 +8,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train; returns the exit status."""
     from a3c.machine import appending, stopping
 
-    signals = stopping.StopSignals()  # before anything slow: Ctrl-C should find it in place
-    appending.open_what_is_closed()  # and before anything opens a file
+    # Before slow imports, so that Ctrl-C is handled from the start.
+    signals = stopping.StopSignals()
+    appending.open_what_is_closed()  # before any file is opened
 
     from a3c.run.start import start
 

@@ -1,6 +1,6 @@
-"""What two rooms say to each other, in plain Python's and NumPy's types alone.
+"""The types that rooms exchange. They need nothing but Python and NumPy.
 
-`envs`, `agent` and `store` do not know each other; `run` brings them together.
+`envs`, `agent` and `store` do not import each other; `run` brings them together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class EnvDescription(NamedTuple):
-    """What the network and the run folder must know of an environment."""
+    """What the network and the run folder need to know about an environment."""
 
     kind: str  # "image" or "vector"
     observation_shape: tuple[int, ...]
@@ -21,7 +21,7 @@ class EnvDescription(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What a network was made for: a checkpoint fits another run only where all of these agree."""
+    """What a network was made for. A checkpoint fits another run only if all of this is the same."""
 
     env_id: str
     preprocessing: str
@@ -31,25 +31,25 @@ class Subject(NamedTuple):
 
 
 class Game(NamedTuple):
-    """One whole game that ended, as Score counted it below every other layer."""
+    """One whole game that ended, as Score, the innermost layer, counted it."""
 
     worker: int
     env: int
     score: float
     length: int  # decisions of the agent
     ended_at: float  # seconds since the epoch
-    step: int = 0  # of the run, once an update has learned from the rollout that it ended in
+    step: int = 0  # of the run, after the update that learned from the end of the game
 
 
 class Replaced(NamedTuple):
-    """A process that broke; the games of its environments were abandoned for new ones."""
+    """A process broke and was replaced; its environments dropped their games and began new ones."""
 
     envs: Sequence[int]
     why: str
 
 
 class Step(NamedTuple):
-    """What a step of K environments brought, besides observations; arrays are (K,)."""
+    """What a step of K environments returns besides observations; arrays are (K,)."""
 
     rewards: np.ndarray  # float32
     terminated: np.ndarray  # bool
@@ -58,29 +58,27 @@ class Step(NamedTuple):
 
 
 class Environments(Protocol):
-    """The K environments of one worker, as it sees them; `envs.pool.Pool` is the real one.
+    """The K environments of one worker, as it sees them; `envs.pool.Pool` implements this.
 
-    `step(actions, slot)` fills one slot of `observations`; an environment whose episode ended shows
-    the first observation of the next one there. Where a process was replaced, its environments got
-    neither reward nor end in that step.
+    `step(actions, slot)` fills one slot of `observations`; where an episode ended, with the first
+    one of the next. Where a process was replaced, the step has neither reward nor end.
     """
 
-    observations: np.ndarray  # (n_slots, K, ...)
-    # (K, ...): where an episode was truncated in the last step, its true last observation.
-    final_observations: np.ndarray
-    # Of each environment, the number of the game with which a run that stopped here would go on:
-    # the one under way where no step of it has been taken, else the one after it.
+    observations: np.ndarray  # (n_slots, K, ...); step t of a rollout acts on slot t
+    final_observations: np.ndarray  # (K, ...): the true last ones where the last step truncated
+    # The number of the game that each environment begins in a resumed run: the next one, or the
+    # present one if it has no step yet.
     next_games: list[int]
 
     @property
-    def n_frames(self) -> int: ...  # stepped so far, resets included
+    def n_frames(self) -> int: ...  # so far, those of resets included
     def reset(self, slot: int) -> None: ...
     def step(self, actions: np.ndarray, slot: int) -> Step: ...
     def take_replaced(self) -> Sequence[Replaced]: ...  # since the last call
 
 
 class Counts(NamedTuple):
-    """How far a run is. Steps are agent steps that an update has learned from."""
+    """How far a run is. A step is an agent's step that an update has learned from."""
 
     steps: int = 0
     updates: int = 0
@@ -89,7 +87,7 @@ class Counts(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The shared state of one moment. A published agent has no statistics: `mean_squares` is empty."""
+    """The shared state at one moment. In a published agent, `mean_squares` is empty."""
 
     counts: Counts
     weights: Mapping[str, np.ndarray]
@@ -97,16 +95,16 @@ class Snapshot(NamedTuple):
 
 
 class WorkerPosition(NamedTuple):
-    """Where a worker stands after its last update, besides the weights."""
+    """Where a worker is after its last update, besides the weights."""
 
-    generator: Mapping[str, Any]  # the state of the one that draws actions
-    next_games: Sequence[int]  # of each environment, as in Environments
+    generator: Mapping[str, Any]  # the state of the generator that draws actions
+    next_games: Sequence[int]  # as in Environments
 
 
 class Position(NamedTuple):
-    """Where a whole run stands besides its shared state, so that it can go on from just there."""
+    """Where a run is, besides its shared state: what it needs to go on from exactly there."""
 
     workers: Sequence[WorkerPosition]
     n_bytes: Mapping[str, int]  # the lengths of the files that only grow, by name
-    n_env_restarts: int  # of those that log.txt tells of
-    cpu_seconds: int  # of all its processes
+    n_env_restarts: int  # those that log.txt reports
+    cpu_seconds: int  # of all processes of the run

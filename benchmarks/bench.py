@@ -1,12 +1,12 @@
-"""Throughput on Pong beside a peer's and the machine's limit, in one go (`make bench`).
+"""Throughput on Pong, beside a peer's and beside the machine's limit (`make bench`).
 
     make bench
     make bench BENCH="--anyway --rounds 3"
 
-Ours and the peer's settings take turns, slot by slot, in rounds; every other round runs the other
-way round. A machine's speed drifts within minutes, so a ratio is taken within each round, and the
-median of the rounds' ratios is what counts. Writes benchmarks/results/<date>-<cpu>.json, and from
-that the README's table.
+Our settings and the peer's take turns in rounds; every second round runs in the opposite order. A
+machine's speed drifts within minutes, so each ratio is taken within a round, and the median of the
+rounds counts. The figures go to benchmarks/results/<date>-<cpu>.json and to the table in
+docs/speed.md.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from benchmarks import calibration, contenders, machine, report
 from benchmarks.contenders import CallsSetting, PeerSetting, Server, Setting, Trainer
 
 CODE = ("a3c", "train.py", "benchmarks/*.py")
-# Of ours; the peer's are in requirements.txt.
+# Ours; requirements.txt has the peer's.
 PACKAGES = ("tensorflow-cpu", "tensorflow", "numpy", "gymnasium", "ale-py")
 RESULTS = pathlib.Path(__file__).with_name("results")
-# The best wide setting found for a number of cores and a network; see benchmarks/README.md.
+# The best wide setting found for a number of cores and a network; see docs/speed.md.
 BEST_WIDE = {(2, "nature"): (3, 32), (2, "small"): (3, 16)}
 ATARI_STEP_SECONDS = 2.0
 LOOPS_SECONDS = 8.0
@@ -39,7 +39,7 @@ MIN_ROUNDS = 3
 
 
 def our_settings(cores: int) -> list[Setting]:
-    """Those that everybody measures, and the best of a machine with so many cores."""
+    """The settings that are measured everywhere, and the best ones for so many cores."""
 
     def wide(network: str) -> Setting:
         return Setting(*BEST_WIDE.get((cores, network), (max(2, cores), 8)), network)
@@ -63,7 +63,7 @@ PEER_SETTINGS = [
 ]
 
 
-# What 16 × 1 could reach, and whether it would help to put acting of several workers together.
+# What 16 × 1 could reach at most, and whether one call for several workers' acting would help.
 CALLS_SETTINGS = [CallsSetting(16, "nature", together) for together in (1, 8)]
 Contender = Setting | PeerSetting | CallsSetting
 
@@ -81,7 +81,7 @@ def in_turns(ours: Sequence[Setting], others: Sequence[Contender]) -> list[Conte
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, write the JSON and the README's table; returns the exit status."""
+    """Measure, and write the JSON and the table; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(argv)
     if options.rounds < MIN_ROUNDS:
-        parser.error(f"of fewer than {MIN_ROUNDS} rounds, a median says little")
+        parser.error(f"a median needs at least {MIN_ROUNDS} rounds")
     contenders.end_on_signals()
     if not contenders.PEER_PYTHON.exists():
         print("bench: error: the peer is not installed: use `make bench`", file=sys.stderr)
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bench: error: {error}", file=sys.stderr)
         return 1
     path = write(result, "bench")
-    print(f"\n{report.write(result)}\n\nwritten to {path} and README.md")
+    print(f"\n{report.write('make bench')}\n\nwritten to {path} and docs/speed.md")
     return 0
 
 

@@ -1,26 +1,27 @@
-"""What the machine could do at best: loops of emulator and matrix product, and the limit they set.
+"""What the machine could do at best: loops of emulator and matrix product, and the limit that they set.
 
     limit = cores / (4·t_frame + FLOP_act/F + FLOP_learn/F)    steps/s
 
-t_frame is one core's CPU time for one emulator frame: `ale.act`, with the screen fetched on two
-frames of four, which is what an agent must see; in RGB, as Atari wrappers take it, or in the
-emulator's own numbers of colours, as ours does, which is a quicker frame and so another limit. F
-is one core's FLOP/s in a large matrix product; no convolution reaches it. FLOP_act is one forward
-pass; FLOP_learn is forward and backward passes of the n_steps + 1 states of a rollout, per n_steps.
-So the limit is what a program would reach that does nothing but emulate and multiply, on all cores,
-without ever waiting.
+A program would reach this limit if it did nothing but emulate and multiply on all cores.
 
-Workers with one environment each have another limit, for each has weights of its own, more than a
-core's caches hold, which come from beyond them whenever they are used:
+- t_frame: one core's CPU time for one emulator frame: `ale.act`, and fetching the screen on two frames
+  of four, which an agent must see. Atari wrappers fetch it in RGB. We fetch the emulator's own
+  numbers of colours, which is faster, so this gives another limit.
+- F: one core's FLOP/s in a large matrix product; no convolution reaches it.
+- FLOP_act: one forward pass.
+- FLOP_learn: forward and backward passes of the n_steps + 1 states of a rollout, per n_steps.
+
+Workers with one environment each have another limit. Each has its own weights, which are larger than
+a core's caches, so they are read from memory whenever they are used:
 
     cores / (4·t_frame + (FLOP_act + FLOP_learn)/F + bytes/B)    steps/s
 
-B is what one core reads per second of a gigabyte in a row; bytes are those of the weights for each act, the
-bootstrap and the backward pass, and of the five arrays that no update can do without: weights and
-statistics, read and written, and the copy. FLOP_learn is here without going forward again.
+B is what one core reads per second from a gigabyte in a row. The bytes are those of the weights, for
+each act, the bootstrap and the backward pass, and of the five arrays that every update needs: weights
+and statistics, read and written, and the worker's copy. FLOP_learn has no second forward pass here.
 
 The loops run in processes of their own (`python -m benchmarks.calibration`), one core each, and
-count CPU time, not time in which something else had the core.
+count CPU time.
 """
 
 import argparse
@@ -35,24 +36,24 @@ from typing import NamedTuple
 FRAMES_PER_STEP = 4
 MATRIX_SIDE = 1536
 STREAM_BYTES = 2**30  # of memory in one go; caches hold less
-# Drawn beforehand, and the clock seldom read: neither is the emulator's.
+# Actions are drawn beforehand and the clock is seldom read: both would count as the emulator's time.
 N_ACTIONS_DRAWN = 1009
 CALLS_AT_ONCE = 50
 
 
 class LoopError(Exception):
-    """A loop failed; its own words are on stderr."""
+    """A loop failed; it wrote the reason to stderr."""
 
 
 class Layer(NamedTuple):
-    """Outputs of a layer, at so many places, and the products that each one sums up."""
+    """A layer: its filters at so many places, each a sum of so many products."""
 
     places: int
     filters: int
     inputs: int
 
 
-# Of one observation; the heads are for Pong's 6 actions and the value.
+# For one observation; the heads are Pong's 6 actions and the value.
 LAYERS = {
     "nature": (
         Layer(20 * 20, 32, 8 * 8 * 4),
@@ -89,12 +90,12 @@ class Loops(NamedTuple):
 def flop(network: str, steps_per_update: int = 5, again: bool = True) -> Flop:
     """Operations per step; a product and its addition are two.
 
-    As the algorithm is written down, learning goes forward and backward through all states of a
-    rollout. Not `again`: forward through the last alone, and backward through the others.
+    As the paper writes it, learning goes forward and backward through all states of a rollout. With
+    `again` false, it goes forward through the last one only, and backward through the others.
     """
     layers = [2.0 * places * filters * inputs for places, filters, inputs in LAYERS[network]]
-    # Backward: as much again for the weights' gradients, and as much for the inputs', which the
-    # first layer's input, the observation, does not need.
+    # The backward pass costs as much for the weights' gradients, and as much for the inputs' gradients;
+    # the first layer's input is the observation, which needs none.
     forward = sum(layers)
     backward = 2 * forward - layers[0]
     if again:
@@ -113,17 +114,17 @@ def limit(
 
 
 def limit_in_numbers(cores: int, network: str, loops: Loops) -> float:
-    """The same of a program that fetches the screen as ours does."""
+    """The same for a program that fetches the screen as ours does."""
     return limit(cores, network, loops._replace(t_frame=loops.t_frame_in_numbers))
 
 
 def n_weights(network: str) -> int:
-    """All of a network's, with Pong's 6 actions."""
+    """The number of a network's weights, with Pong's 6 actions."""
     return sum(filters * (inputs + 1) for _, filters, inputs in LAYERS[network])
 
 
 def bytes_moved(network: str, steps_per_update: int = 5) -> float:
-    """Of weights and statistics, per step of a worker with one environment."""
+    """Bytes of weights and statistics, per step of a worker with one environment."""
     return 4 * n_weights(network) * (steps_per_update + 2 + 5) / steps_per_update
 
 
@@ -158,9 +159,9 @@ def _ended(process: "subprocess.Popen[str]") -> dict[str, float]:
 
 
 def _per_call(call: Callable[[int], object], seconds: float, at_once: int = 1) -> float:
-    """CPU seconds of one call, over so many seconds of calls; the clock is read after so many.
+    """CPU seconds of one call, measured over so many seconds; each call gets its number.
 
-    Each call is given its number.
+    The clock is read once per `at_once` calls.
     """
     call(0)
     n_calls, start = 0, time.process_time()

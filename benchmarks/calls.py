@@ -1,11 +1,11 @@
-"""Sixteen workers of one environment that only act and learn; a server for `make bench`.
+"""Workers of one environment that only act and learn; a server for `make bench`.
 
-What 16 × 1 could reach if emulating, passing on and choosing actions took no time: real calls of
-sixteen networks of their own into TensorFlow, on observations that stay the same. In threads as in
-training, or with what several workers' acting takes put together in one call.
+It shows what 16 × 1 could reach if emulator, transport and choice of actions took no time: real calls
+into TensorFlow with sixteen networks, on constant observations. The calls come from threads as in
+training, or one call acts for several workers.
 
-Reads one line of JSON for each measurement, {"n_workers", "network", "together", "seconds"}, and
-answers with one, {"n_steps", "seconds"}. An empty line, or the end of the input, ends it.
+For each line of JSON, {"n_workers", "network", "together", "seconds"}, it answers with one line,
+{"n_steps", "seconds"}. An empty line or the end of the input ends it.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ OBSERVATION = (84, 84, 4)
 
 
 class Workers:
-    """Networks, and a rollout for each."""
+    """Networks, each with a rollout."""
 
     def __init__(self, n_workers: int, name: str) -> None:
         generator = np.random.default_rng(0)
@@ -52,7 +52,7 @@ class Workers:
         ]
 
     def rounds(self, together: int) -> list[Callable[[], None]]:
-        """For each thread, a rollout and an update of each of its workers."""
+        """One function per thread: a rollout and an update of each of its workers."""
         numbers = np.arange(len(self._locals)).reshape(-1, together).tolist()
         return [self._alone(each[0]) if together == 1 else self._together(each) for each in numbers]
 
@@ -66,7 +66,7 @@ class Workers:
         return one
 
     def _together(self, numbers: Sequence[int]) -> Callable[[], None]:
-        """One compiled call acts for all of them; each learns on its own."""
+        """One compiled call acts for all of them; each learns by itself."""
 
         def act(weights: Any, observations: tf.Tensor) -> Any:
             of_each = [
@@ -98,7 +98,7 @@ class Workers:
 
 
 def measure(rounds: Sequence[Callable[[], None]], n_steps: int, seconds: float) -> dict[str, float]:
-    """Run each in a thread of its own; `n_steps` are those of one round of one thread."""
+    """Run each function in its own thread; one call of it does `n_steps` steps."""
     n_rounds, stop = [0] * len(rounds), threading.Event()
 
     def work(thread: int) -> None:
@@ -120,11 +120,11 @@ def measure(rounds: Sequence[Callable[[], None]], n_steps: int, seconds: float) 
 
 
 def main() -> None:
-    """Measure what the lines of the input ask for."""
+    """Answer the lines of the input."""
     answers = sys.stdout
     made: dict[tuple[int, str], Workers] = {}
     rounds: dict[tuple[int, str, int], list[Callable[[], None]]] = {}
-    with contextlib.redirect_stdout(sys.stderr):  # the answers' lines are ours alone
+    with contextlib.redirect_stdout(sys.stderr):  # only answers go to the real stdout
         tensorflow_process.keep_freed_memory()
         tensorflow_process.start_tensorflow()
         for line in sys.stdin:

@@ -1,9 +1,9 @@
-"""What `make bench` compares: runs of train.py, the peer, and calls alone; each measured in slots.
+"""What `make bench` compares: runs of train.py, the peer, and calls alone, each measured in slots.
 
-All of them live through the whole benchmark, and all but the one being measured stand still, so
-that a slot costs no start-up and many short slots can be interleaved. Servers, the peer's and the
-calls', wait for their next line. A run of train.py is stopped and continued with signals, as Ctrl-Z
-does it: the training process first, so that no environment process is left with half a request.
+All of them stay alive through the whole benchmark, and all but the one being measured stand still. So
+a slot costs no start-up, and many short slots can alternate. The two servers, the peer and the calls,
+wait for their next line. A run of train.py is stopped and continued with signals, as Ctrl-Z does: the
+training process first, so that no environment process is left with half a request.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 
     @property
     def flags(self) -> list[str]:
-        """What train.py is given."""
+        """The flags of train.py."""
         return [f"--{name}={value}" for name, value in self._asdict().items()]
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 
 
 class PeerSetting(NamedTuple):
-    """A setting of the peer's; see peer.py."""
+    """A setting of the peer; see peer.py."""
 
     vec: str
     n_threads: int
@@ -68,7 +68,7 @@ class CallsSetting(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What one slot measured."""
+    """The result of one slot."""
 
     n_steps: int
     seconds: float
@@ -76,7 +76,7 @@ class Slot(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is read of a row of progress.csv."""
+    """The columns of progress.csv that are needed here."""
 
     steps: int
     updates: int
@@ -84,11 +84,11 @@ class Row(NamedTuple):
 
 
 class ContenderError(Exception):
-    """A program that is to be measured failed; the message has its last words."""
+    """A measured program failed; the message has its last lines."""
 
 
 def end_on_signals() -> None:
-    """Let a signal that ends this program end what it started, too, as Ctrl-C does already."""
+    """Make a signal that ends this program end what it started, too, as Ctrl-C already does."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
             signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -98,7 +98,7 @@ class Trainer:
     """One run of train.py."""
 
     def __init__(self, flags: list[str], folder: pathlib.Path, env_id: str) -> None:
-        """Start it; `folder` is to be its run folder."""
+        """Start it; `folder` will be its run folder."""
         self._progress = folder / "progress.csv"
         self._output = folder.with_suffix(".output")
         command = [sys.executable, "train.py", *flags, f"--log_dir={folder}", env_id]
@@ -118,7 +118,7 @@ class Trainer:
         return self._process.pid
 
     def rows(self) -> list[Row]:
-        """All whole rows of progress.csv so far."""
+        """All complete rows of progress.csv so far."""
         if not self._progress.exists():
             return []
         text = self._progress.read_text(encoding="utf-8")
@@ -132,13 +132,13 @@ class Trainer:
         ]
 
     def wait_for_rows(self, n_rows: int, seconds: float) -> list[Row]:
-        """Wait until progress.csv has so many rows, and return all.
+        """Wait until progress.csv has so many rows, and return all of them.
 
-        ContenderError if the run ends or takes longer.
+        ContenderError if the run ends first, or takes longer.
         """
         until, size = time.monotonic() + seconds, -1
         while True:
-            # Only a look at its size: reading it again and again would be measured, too.
+            # Only its size is looked at: reading the file again and again would be measured, too.
             size_now = self._progress.stat().st_size if self._progress.exists() else 0
             if size_now != size and len(rows := self.rows()) >= n_rows:
                 return rows
@@ -156,10 +156,10 @@ class Trainer:
             n_rows = len(self.rows()) + 1
 
     def measure(self, seconds: float) -> Slot:
-        """Measure from one row's appearance to another's.
+        """Measure from the appearance of one row to that of another.
 
-        The first new row began in the slot before, and the pause is in it; the second is for
-        caches to warm up. Neither counts.
+        The first new row began before the pause, and the second one warms up the caches, so neither
+        counts.
         """
         before = self.wait_for_rows(len(self.rows()) + 2, SILENCE_SECONDS)
         start, cpu = time.perf_counter(), self._env_cpu()
@@ -172,9 +172,9 @@ class Trainer:
         return Slot(n_steps, elapsed, cpu / n_steps)
 
     def pause(self) -> None:
-        """Stop it where it is, with every request to an environment answered.
+        """Stop it once every request to an environment is answered.
 
-        A request left open would look like an environment that is silent as long as the pause.
+        With an open request, the environment would seem to be silent for as long as the pause.
         """
         os.kill(self.pid, signal.SIGSTOP)
         n_looks_at_rest = 0
@@ -195,7 +195,7 @@ class Trainer:
         return self._process.wait()
 
     def close(self) -> None:
-        """End it, with everything it started; its results do not matter any more."""
+        """End it, with everything that it started."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -207,7 +207,7 @@ class Trainer:
         return sum(process.cpu for process in machine.environment_processes(self.pid))
 
     def last_words(self) -> str:
-        """The last lines of what it has said."""
+        """The last lines of its output."""
         return "\n".join(self._output.read_text(encoding="utf-8").splitlines()[-20:])
 
 
@@ -219,7 +219,7 @@ def start_for_slots(setting: Setting, folder: pathlib.Path, *more_flags: str) ->
 
 
 class Server:
-    """A program that measures what the lines of its input ask for: peer.py, calls.py."""
+    """A program that answers lines of its input with measurements: peer.py, calls.py."""
 
     def __init__(self, python: str | pathlib.Path, module: str, output: pathlib.Path) -> None:
         self._output = output
@@ -240,7 +240,7 @@ class Server:
         return self._process.pid
 
     def measure(self, setting: PeerSetting | CallsSetting, seconds: float) -> Slot:
-        """Let it work under a setting; the warm-up is its own."""
+        """Let it work with a setting; it warms up by itself."""
         line = json.dumps(setting._asdict() | {"seconds": seconds})
         requests, answers = self._pipes()
         with contextlib.suppress(BrokenPipeError):  # then there will be no answer
@@ -256,7 +256,7 @@ class Server:
         return Slot(measured["n_steps"], measured["seconds"], env_cpu_seconds=None)
 
     def close(self) -> None:
-        """End it, with everything it started."""
+        """End it, with everything that it started."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:

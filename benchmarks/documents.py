@@ -1,15 +1,22 @@
-"""Tables that scripts write into documents, between markers that say so."""
+"""Tables, and their places in documents: between markers that name the script that writes them."""
 
 import pathlib
+from collections.abc import Iterable, Sequence
+
+
+def table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])
 
 
 def text_between(path: pathlib.Path, name: str) -> str:
-    """What stands between the name's two markers; ValueError where the document has no such."""
+    """The text between the name's two markers; ValueError if the document lacks them."""
     return _parts(path, name)[1].strip()
 
 
 def replace_between(path: pathlib.Path, name: str, text: str) -> None:
-    """Put the text between the name's two markers; ValueError where the document has no such."""
+    """Put the text between the name's two markers; ValueError if the document lacks them."""
     before, _, after = _parts(path, name)
     path.write_text(f"{before}\n{text.strip()}\n{after}", encoding="utf-8")
 

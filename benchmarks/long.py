@@ -1,10 +1,10 @@
-"""What takes long to measure: memory over a million steps, start-up, a whole run, evaluations beside
-training (`make bench-long`).
+"""What takes long to measure: memory over a million steps, start-up, a whole run, and the speed of
+training beside evaluations (`make bench-long`).
 
     make bench-long
 
-Writes benchmarks/results/<date>-<cpu>-long.json, and from that the README's table. Half an hour on
-2 cores, most of it for the million steps.
+The figures go to benchmarks/results/<date>-<cpu>-long.json and to the table in docs/speed.md. It
+takes half an hour on 2 cores, most of it for the million steps.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from benchmarks import bench, contenders, machine, report
 from benchmarks.contenders import Setting, Trainer
 
 N_STARTS = 3
-# From where on memory should not grow any more, and how far it is watched.
+# From which step on memory should not grow, and until which step it is watched.
 MEMORY_FROM, MEMORY_TO = 100_000, 1_000_000
-# A checkpoint takes some memory while it is written, which the C library returns when it likes: the
-# first sample is to have seen one, too. (By default the first comes after five minutes.)
+# Writing a checkpoint takes memory, which the C library may keep. So a checkpoint must come before
+# the first sample (by default the first one comes after five minutes).
 CKPT_INTERVAL_SECONDS = 30
 CARTPOLE_STEPS = 300_000
 EVALUATED = Setting(2, 4, "small")
@@ -34,7 +34,7 @@ CARTPOLE = "--preset=cartpole"  # solves it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, write the JSON and the README's table; returns the exit status."""
+    """Measure, and write the JSON and the table; returns the exit status."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--anyway", action="store_true", help="also on a busy machine")
     parser.add_argument("--memory_to", type=int, default=MEMORY_TO, help="agent steps")
@@ -61,14 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bench-long: error: {error}", file=sys.stderr)
         return 1
     path = bench.write(result, "long")
-    print(f"\n{report.write_long(result)}\n\nwritten to {path} and README.md")
+    print(f"\n{report.write('make bench-long')}\n\nwritten to {path} and docs/speed.md")
     return 0
 
 
 def seconds_to_first_update(folder: pathlib.Path) -> float:
     """From the start of train.py with 16 workers until its log shows an update.
 
-    The log is written twice a second at most, so this may be half a second too long.
+    A row is written at most twice a second, so the result may be half a second too long.
     """
     start = time.monotonic()
     flags = [*Setting(16, 1, "nature").flags, "--manager_wake_interval_seconds=0.01"]
@@ -105,7 +105,7 @@ def cartpole(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def evaluated(folder: pathlib.Path) -> list[dict[str, float]]:
-    """Steps/s of two runs in turns, of which one always plays a game of an evaluation."""
+    """Steps/s of two runs that take turns; one of them is always playing an evaluation."""
     flags = {"without": [], "with": ["--eval_interval_steps=1e3"]}
     with contextlib.ExitStack() as stack:
         trainers: dict[str, Trainer] = {}
@@ -129,14 +129,14 @@ def evaluated(folder: pathlib.Path) -> list[dict[str, float]]:
 
 
 def memory(setting: Setting, folder: pathlib.Path, to: int) -> list[dict[str, int]]:
-    """Memory of all processes of a run, what they share counted once, each 100,000 steps."""
+    """Memory of all processes of a run after each 100,000 steps; shared memory counts once."""
     flags = [*setting.flags, "--n_steps=1e12", f"--ckpt_interval_seconds={CKPT_INTERVAL_SECONDS}"]
     trainer = Trainer(flags, folder, "PongNoFrameskip-v4")
     samples: list[dict[str, int]] = []
     try:
         n_rows = 1
         while not samples or samples[-1]["steps"] < to:
-            # A row a minute, as by default: what the log itself needs must not stand out.
+            # One row a minute, the default: the log itself must not add to the memory.
             rows = trainer.wait_for_rows(n_rows, contenders.START_SECONDS)
             n_rows = len(rows) + 1
             if rows[-1].steps >= MEMORY_FROM * (len(samples) + 1):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 PROC = pathlib.Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
-# What of a machine may be in use before a measurement says as much of that as of us.
+# A measurement on a machine that is busier than this would say little about us.
 MAX_BUSY = 0.05
 
 
@@ -40,7 +40,7 @@ def n_cores() -> int:
 
 
 def busy_share(seconds: float = 3.0) -> float:
-    """The share of all cores that is in use now, or not to be had."""
+    """The share of all cores that is in use now, or that the hypervisor withholds."""
     before = read_cores()
     time.sleep(seconds)
     idle, busy, stolen = read_cores().since(before)
@@ -48,7 +48,7 @@ def busy_share(seconds: float = 3.0) -> float:
 
 
 def cpu_name() -> str:
-    """The processor's name, as it gives it."""
+    """The processor's name for itself."""
     for line in (PROC / "cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return " ".join(line.split(":", 1)[1].split())
@@ -66,7 +66,7 @@ class Process(NamedTuple):
     """A process, what it waits for, and the CPU seconds that it has used."""
 
     pid: int
-    state: str  # S: sleeps until somebody sends something; R: runs, or would
+    state: str  # S: it sleeps until something arrives; R: it runs, or is ready to run
     parent: int
     session: int
     cpu: float
@@ -94,7 +94,7 @@ def environment_processes(trainer: int) -> list[Process]:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Memory of processes, what they share counted once (proportional set size)."""
+    """Memory of processes; shared memory counts once (proportional set size)."""
     return sum(_proportional_kib(pid) for pid in pids) * 1024
 
 

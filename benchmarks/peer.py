@@ -1,9 +1,9 @@
 """Stable-Baselines3's A2C on Pong, as its documentation has it; a server for `make bench`.
 
-Runs in the environment that `make bench` makes (.peer), which has no TensorFlow, as ours has no
-torch. Reads one line of JSON for each measurement, {"vec", "network", "n_threads", "seconds"}, and
-answers with one, {"n_steps", "seconds", "n_weights"}; in between it waits and uses no core. An empty line, or
-the end of the input, ends it. Both networks' models use the same environments in turn.
+It runs in an environment of its own (.peer), which `make bench` makes: it has torch, ours does not. For
+each line of JSON, {"vec", "network", "n_threads", "seconds"}, it answers with one line,
+{"n_steps", "seconds", "n_weights"}; in between it waits and uses no core. An empty line or the end of
+the input ends it. The models of both networks use the same environments in turn.
 """
 
 import contextlib
@@ -51,13 +51,13 @@ class SmallCnn(BaseFeaturesExtractor):
 # CnnPolicy's own extractor is the network of Mnih et al. 2015: our `--network nature`.
 POLICIES: dict[str, dict[str, Any]] = {
     "nature": {},
-    # Behind an extractor that is not its own, it puts two more layers, unless told not to.
+    # Behind a foreign extractor it would put two more layers by default.
     "small": {"features_extractor_class": SmallCnn, "net_arch": []},
 }
 
 
 class Timer(BaseCallback):
-    """Stops `learn` after a warm-up and so many seconds, from one rollout's start to another's."""
+    """Measures from one rollout's start to another's, after a warm-up, and then stops `learn`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -79,28 +79,28 @@ class Timer(BaseCallback):
 
 
 def make_pong(**options: Any) -> gymnasium.Env:
-    """Make Pong, also in a process that has not heard of ale-py yet."""
+    """Make Pong, in any process: it registers ale-py's environments first."""
     gymnasium.register_envs(ale_py)
     return gymnasium.make("PongNoFrameskip-v4", **options)
 
 
 @functools.cache
 def make_env(vec: str) -> VecFrameStack:
-    """All environments, in its own Atari wrappers; made once, as starting processes takes long."""
+    """All environments, in the peer's Atari wrappers; made once, since starting processes is slow."""
     env = make_atari_env(make_pong, n_envs=N_ENVS, seed=0, vec_env_cls=VECS[vec])
     return VecFrameStack(env, 4)
 
 
 @functools.cache
 def make_model(vec: str, network: str) -> A2C:
-    """The peer with its own policy and settings throughout."""
+    """The peer with its own policy and its default settings."""
     return A2C("CnnPolicy", make_env(vec), device="cpu", policy_kwargs=POLICIES[network])
 
 
 def main() -> None:
-    """Measure what the lines of the input ask for."""
+    """Answer the lines of the input."""
     answers = sys.stdout
-    with contextlib.redirect_stdout(sys.stderr):  # the answers' lines are ours alone
+    with contextlib.redirect_stdout(sys.stderr):  # only answers go to the real stdout
         for line in sys.stdin:
             if not line.strip():
                 break

@@ -1,7 +1,7 @@
-"""An environment that counts its own CPU time by part, for `make profile`.
+"""An environment that counts its CPU time by part, for `make profile`.
 
-It runs in the environment processes, so it imports neither TensorFlow nor anything of the trainer.
-The counters lie in a file that the profiler reads: some numbers, written after each step.
+It runs in the environment processes, so it imports neither TensorFlow nor the trainer. After each
+step it writes its counters into a file, which the profiler reads.
 """
 
 import functools
@@ -22,7 +22,7 @@ _make_base = make._make_base
 
 
 class EnvSeconds(NamedTuple):
-    """CPU seconds of one environment process since it began, and what it did in them."""
+    """CPU seconds of one environment process since its start, and what it did in them."""
 
     process: float  # all of it, up to the end of the latest step
     env: float  # within the environment's step and reset
@@ -91,7 +91,7 @@ class _ClockedEmulator:
 
 
 class _Clocked(gymnasium.Wrapper):
-    """Counts the CPU time of steps and resets, and writes all counters down."""
+    """Counts the CPU time of steps and resets, and writes all counters into the file."""
 
     def __init__(self, env: gymnasium.Env, clock: _EmulatorClock, path: pathlib.Path) -> None:
         super().__init__(env)

@@ -3,14 +3,12 @@
     make profile
     make profile PROFILE="--n_workers 4 --envs_per_worker 4 --network small"
 
-Runs train.py's own `main` with clocks around its parts. Every row is CPU time (of the thread that
-did the work, as the operating system counts it) divided by the steps that were done, so the rows
-add up to what the machine had to give: its cores times the wall clock. What is not found again
-(`missing`) is other programs' time, or a mistake of this table.
+It runs train.py's own `main` with clocks around its parts. Each row is the CPU time of a part, as the
+operating system counts it for each thread, divided by the steps that were done. So the rows add up
+to the cores times the wall clock; a difference is other programs' time, or a mistake of this table.
 
-What one cannot clock is the share that holds Python's lock (the GIL), which one thread at a time
-may have; py-spy samples it from outside, where there is one (`make profile` installs it with the
-peer). Those samples also say in which part the lock is held.
+A clock cannot measure how long a part holds Python's lock (the GIL). py-spy samples that from
+outside, if it is there (`make profile` installs it with the peer).
 """
 
 import argparse
@@ -28,7 +26,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from a3c.machine.tensorflow_process import hushed
-from benchmarks import bench, documents, machine, profiled_env
+from benchmarks import bench, documents, machine, profiled_env, report
 from benchmarks.contenders import Setting
 
 WARM_UP_SECONDS = 5.0
@@ -36,12 +34,12 @@ SAMPLES_PER_SECOND = 200
 PARTS = ("act", "learn", "env")
 
 
-# Those whose tables stand in benchmarks/README.md.
+# Their tables stand in docs/speed.md.
 STANDING = (Setting(16, 1, "nature"), Setting(4, 4, "nature"))
 
 
 class Snapshot(NamedTuple):
-    """Every clock of a run at one moment, in seconds."""
+    """All clocks of a run at one moment, in seconds."""
 
     wall: float
     cores: machine.Cores
@@ -55,14 +53,14 @@ class Snapshot(NamedTuple):
 
 
 class Clocks:
-    """What the worker threads did so far; each thread writes its own figures only."""
+    """The worker threads' times so far; each thread writes only its own."""
 
     def __init__(self) -> None:
         self._threads: dict[int, tuple[int, dict[str, list[float]]]] = {}
         self.shared: Any = None
 
     def add_this_thread(self, shared: Any) -> None:
-        """Count the calling thread as a worker from now on."""
+        """Register the calling thread as a worker."""
         self.shared = shared
         me = threading.get_ident()
         self._threads[me] = (time.pthread_getcpuclockid(me), {part: [0.0, 0.0] for part in PARTS})
@@ -81,7 +79,7 @@ class Clocks:
                 thread[1][part][0] += time.thread_time() - cpu
                 thread[1][part][1] += time.perf_counter() - wall
 
-        # So that a sampled stack says which part it is in.
+        # A sampled stack then shows the part.
         name = f"clocked_{part}"
         call.__code__ = call.__code__.replace(co_name=name, co_qualname=name)
         return call
@@ -103,14 +101,18 @@ class Clocks:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Profile one setting, or those of benchmarks/README.md; prints the tables."""
+    """Profile one setting, or those of docs/speed.md, and print the tables."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--n_workers", type=int, help="without it: the standing settings")
+    parser.add_argument(
+        "--n_workers", type=int, help="if it is missing: the two settings of docs/speed.md"
+    )
     parser.add_argument("--envs_per_worker", type=int, default=1)
     parser.add_argument("--network", default="nature")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
-    parser.add_argument("--write", action="store_true", help="into benchmarks/README.md, too")
+    parser.add_argument(
+        "--write", action="store_true", help="write the tables into docs/speed.md, too"
+    )
     options = parser.parse_args(argv)
     if options.n_workers is None:
         for setting in STANDING:  # each in a process of its own: TensorFlow is set up once
@@ -128,9 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = f"{about['date']}, revision {about['revision']}. {table(setting, *measured)}"
     print(text)
     if options.write:
-        path = pathlib.Path(__file__).with_name("README.md")
         name = f"profile {setting.n_workers}x{setting.envs_per_worker} {setting.network}"
-        documents.replace_between(path, name, text)
+        documents.replace_between(report.SPEED, name, text)
     return 0
 
 
@@ -177,7 +178,7 @@ def _run(
 
 
 def sample_gil(seconds: float) -> dict[str, float] | None:
-    """The share of the time in which somebody holds the GIL, by part; None where py-spy cannot."""
+    """The share of the time in which each part holds the GIL; None if py-spy cannot tell."""
     beside = pathlib.Path(".peer/bin/py-spy")
     program = str(beside) if beside.exists() else shutil.which("py-spy")
     if program is None:

@@ -1,9 +1,8 @@
-"""From the JSON of a benchmark to the tables of the documents; nothing is measured here.
+"""Write the tables of docs/speed.md from the newest results of each benchmark; nothing is measured here.
 
-.venv/bin/python -m benchmarks.report benchmarks/results/<one of them>.json
+.venv/bin/python -m benchmarks.report
 """
 
-import argparse
 import functools
 import json
 import pathlib
@@ -14,25 +13,22 @@ from typing import Any, NamedTuple
 
 from benchmarks import calibration, documents
 
-BENCH_README = pathlib.Path(__file__).resolve().with_name("README.md")
-README = BENCH_README.parent.parent / "README.md"
+SPEED = pathlib.Path(__file__).resolve().parent.parent / "docs/speed.md"
+RESULTS = pathlib.Path(__file__).resolve().with_name("results")
 Round = dict[str, Any]
 Slot = dict[str, Any]
 Limit = Callable[[int, str, calibration.Loops], float]
 
+NETWORKS = ("nature", "small")
 NARROW = "16 × 1 nature"
 LIMITS: tuple[tuple[str, str, Limit], ...] = (
     ("the machine's limit", "≥ 0.6", calibration.limit),
-    (
-        "the same without going forward again to learn",
-        "",
-        functools.partial(calibration.limit, again=False),
-    ),
-    ("the machine's limit, fetching the screen as ours does", "", calibration.limit_in_numbers),
+    ("the limit with one forward pass", "", functools.partial(calibration.limit, again=False)),
+    ("the limit with our way to fetch screens", "", calibration.limit_in_numbers),
 )
 # Speed-up over one thread to a fixed score (Mnih et al. 2016, Table 2).
 PAPERS_SPEED_UP = {1: "1.0", 2: "2.1", 4: "3.7", 8: "6.9", 16: "12.5"}
-# Other programs' share of the machine in any slot above which the table says so.
+# The share of the machine that other programs may use in a slot before the table says so.
 WORTH_SAYING = 0.03
 
 
@@ -40,12 +36,13 @@ class Ratio(NamedTuple):
     """A row of the table of ratios."""
 
     name: str
+    over: str
     required: str
     of_rounds: list[float]
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """The median, and the least and the greatest."""
+    """The median, with the lowest and the highest."""
     middle, *ends = (format(v, form) for v in (statistics.median(values), min(values), max(values)))
     return f"{middle} ({ends[0]}–{ends[1]})"
 
@@ -60,16 +57,17 @@ def speeds(rounds: Sequence[Round], name: str) -> list[float]:
     return [slot["steps_per_second"] for slot in of_setting(rounds, name)]
 
 
-def best(rounds: Sequence[Round], wanted: Callable[[Slot], bool]) -> str:
-    """The setting with the highest median among those wanted."""
-    names = [slot["setting"] for slot in rounds[0]["slots"] if wanted(slot)]
+def best(rounds: Sequence[Round], network: str, wanted: Callable[[Slot], bool]) -> str:
+    """The setting with the highest median among those wanted of a network."""
+    slots = [slot for slot in rounds[0]["slots"] if slot["network"] == network]
+    names = [slot["setting"] for slot in slots if wanted(slot)]
     return max(names, key=lambda name: statistics.median(speeds(rounds, name)))
 
 
 def limits(
     rounds: Sequence[Round], cores: int, network: str, limit: Limit = calibration.limit
 ) -> list[float]:
-    """A limit in each round: of the loops before and after it, the mean."""
+    """A limit in each round: the mean of the loops before and after it."""
     return [
         statistics.mean(limit(cores, network, calibration.Loops(**loops)) for loops in r["loops"])
         for r in rounds
@@ -82,95 +80,78 @@ def over(these: Sequence[float], those: Sequence[float]) -> list[float]:
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """Everything that has a target."""
+    """Everything that has a target, and what explains it."""
     rounds, cores = result["rounds"], result["cores"]
-    rows = []
     wide, peer = {}, {}
-    for network in ("nature", "small"):
-        wide[network] = best(
-            rounds,
-            lambda slot, network=network: (  # type: ignore[misc]
-                slot.get("envs_per_worker", 1) > 1 and slot["network"] == network
-            ),
-        )
-        peer[network] = best(
-            rounds,
-            lambda slot, network=network: "vec" in slot and slot["network"] == network,  # type: ignore[misc]
-        )
+    for network in NETWORKS:
+        of_network = functools.partial(best, rounds, network)
+        wide[network] = of_network(lambda slot: slot.get("envs_per_worker", 1) > 1)
+        peer[network] = of_network(lambda slot: "vec" in slot)
 
-    def of_peer(name: str, network: str) -> list[float]:
-        return over(speeds(rounds, name), speeds(rounds, peer[network]))
+    def of_peer(name: str, network: str, required: str) -> Ratio:
+        values = over(speeds(rounds, name), speeds(rounds, peer[network]))
+        return Ratio(name, "the peer's best", required, values)
 
-    rows.append(Ratio(f"{NARROW} / the peer's best", "≥ 1.1", of_peer(NARROW, "nature")))
-    for slot in rounds[0]["slots"]:
-        if "together" in slot:
-            name = slot["setting"]
-            rows.append(Ratio(f"{name} / the peer's best", "", of_peer(name, "nature")))
-    for network in ("nature", "small"):
-        name = f"{wide[network]} / the peer's best with this network"
-        rows.append(Ratio(name, "≥ 2.0", of_peer(wide[network], network)))
-    for network in ("nature", "small"):
+    alone = [slot["setting"] for slot in rounds[0]["slots"] if "together" in slot]
+    rows = [of_peer(NARROW, "nature", "≥ 1.1"), *(of_peer(name, "nature", "") for name in alone)]
+    rows += [of_peer(wide[network], network, "≥ 2.0") for network in NETWORKS]
+    for network in NETWORKS:
         for words, required, limit in LIMITS:
             of_limit = over(speeds(rounds, wide[network]), limits(rounds, cores, network, limit))
-            rows.append(Ratio(f"{wide[network]} / {words}", required, of_limit))
+            rows.append(Ratio(wide[network], words, required, of_limit))
     most = limits(rounds, cores, "nature", calibration.narrow_limit)
-    rows.append(Ratio(f"{NARROW} / its limit", "", over(speeds(rounds, NARROW), most)))
+    rows.append(Ratio(NARROW, "its limit", "", over(speeds(rounds, NARROW), most)))
     for name in (NARROW, wide["nature"], wide["small"]):
         costs = [slot["env_cost"] for slot in of_setting(rounds, name)]
-        rows.append(
-            Ratio(f"environment process / four `AtariEnv.step`, CPU, {name}", "≤ 1.4", costs)
-        )
+        rows.append(Ratio(f"{name}: CPU of a step", "four `AtariEnv.step`", "≤ 1.4", costs))
     return rows
+
+
+def shown(setting: str) -> str:
+    """A setting's name as the tables show it."""
+    in_one = setting.replace(", 8 workers' acting in one call", ", 8 act as one")
+    return in_one.replace("16 environments, ", "").replace("acting and learning", "calls")
 
 
 def bench_table(result: dict[str, Any]) -> str:
     """The tables of `make bench` in Markdown."""
     rounds, cores = result["rounds"], result["cores"]
+    slots = rounds[0]["slots"]
     seconds = statistics.median(slot["seconds"] for r in rounds for slot in r["slots"])
-    loops = [loop for r in rounds for loop in r["loops"]]
-    lines = [
-        f"{header(result)} {len(rounds)} rounds, slots of {seconds:.0f} s: medians, and the least"
-        " and the greatest of the rounds.",
-        "",
-        "| Pong | steps/s |",
-        "|---|---|",
-    ]
-    ours = [slot["setting"] for slot in rounds[0]["slots"] if "envs_per_worker" in slot]
-    for name in sorted(ours, key=lambda name: name.split()[-1]):
-        lines.append(f"| {name} | {spread(speeds(rounds, name), '.0f')} |")
-    for network in ("nature", "small"):
-        names = [
-            slot["setting"]
-            for slot in rounds[0]["slots"]
-            if "vec" in slot and slot["network"] == network
-        ]
-        for name in sorted(names):
-            lines.append(f"| {name} | {spread(speeds(rounds, name), '.0f')} |")
-        lines.append(
-            f"| the machine's limit, {network} | {spread(limits(rounds, cores, network), '.0f')} |"
-        )
-    for slot in rounds[0]["slots"]:
-        if "together" in slot:
-            speed = spread(speeds(rounds, slot["setting"]), ".0f")
-            lines.append(f"| {slot['setting']} | {speed} |")
+    figures = []
+    for network in NETWORKS:
+        of_network = [slot for slot in slots if slot["network"] == network]
+        ours = [slot["setting"] for slot in of_network if "envs_per_worker" in slot]
+        peers = sorted(slot["setting"] for slot in of_network if "vec" in slot)
+        alone = [slot["setting"] for slot in of_network if "together" in slot]
+        figures += [(shown(name), speeds(rounds, name)) for name in [*ours, *peers, *alone]]
+        figures.append((f"the machine's limit, {network}", limits(rounds, cores, network)))
     most = limits(rounds, cores, "nature", calibration.narrow_limit)
-    lines.append(f"| the limit of {NARROW}, whose weights move | {spread(most, '.0f')} |")
-    lines += ["", "| ratio | | goal |", "|---|---|---|"]
-    for row in ratios(result):
-        lines.append(f"| {row.name} | {spread(row.of_rounds, '.2f')} | {row.required} |")
-    frames = spread([1e6 * loop["t_frame"] for loop in loops], ".0f")
-    in_numbers = spread([1e6 * loop["t_frame_in_numbers"] for loop in loops], ".0f")
-    products = spread([loop["flop_per_second"] / 1e9 for loop in loops], ".0f")
-    memory = spread([loop["bytes_per_second"] / 1e9 for loop in loops], ".1f")
-    lines += [
-        "",
-        f"In the same minutes, one core took {frames} µs for an emulator frame ({in_numbers} µs with"
-        " the screen in numbers of colours, as ours fetches it).",
-        f"It did {products} GFLOP/s in a matrix product, and read {memory} GB/s of memory.",
+    figures.append((f"the limit of {NARROW}", most))
+    steps_per_second = [(name, spread(values, ".0f")) for name, values in figures]
+    of_ratios = [
+        (shown(row.name), row.over, spread(row.of_rounds, ".2f"), row.required)
+        for row in ratios(result)
     ]
+    loops = [calibration.Loops(**loop) for r in rounds for loop in r["loops"]]
+    frames = spread([1e6 * loop.t_frame for loop in loops], ".0f")
+    in_numbers = spread([1e6 * loop.t_frame_in_numbers for loop in loops], ".0f")
+    products = spread([loop.flop_per_second / 1e9 for loop in loops], ".0f")
+    memory = spread([loop.bytes_per_second / 1e9 for loop in loops], ".1f")
     others = max(slot["others"] + slot["stolen"] for r in rounds for slot in r["slots"])
-    if others > WORTH_SAYING:
-        lines.append(f"Others used up to {others:.0%} of the machine in a slot.")
+    lines = [
+        f"{header(result)} {len(rounds)} rounds, slots of {seconds:.0f} s. Each figure is the median"
+        " of the rounds, with the lowest and the highest.",
+        "",
+        documents.table(["Pong", "steps/s"], steps_per_second),
+        "",
+        documents.table(["setting", "divided by", "ratio", "goal"], of_ratios),
+        "",
+        f"In the same minutes, one core took {frames} µs for an emulator frame ({in_numbers} µs if it"
+        f" fetches the screen as we do), did {products} GFLOP/s in a matrix product, and read"
+        f" {memory} GB/s of memory.",
+        *[f"Others used up to {others:.0%} of the machine in a slot."] * (others > WORTH_SAYING),
+    ]
     return "\n".join(lines)
 
 
@@ -178,57 +159,58 @@ def long_table(result: dict[str, Any]) -> str:
     """The table of `make bench-long` in Markdown."""
     first, last = result["memory"][0], result["memory"][-1]
     most = max(sample["bytes"] for sample in result["memory"])
-    starts, cartpole = result["seconds_to_first_update"], result["cartpole"]
+    cartpole = result["cartpole"]
     evaluated = [round["with"] / round["without"] for round in result["evaluated"]]
-    lines = [
-        header(result),
-        "",
-        "| | | goal |",
-        "|---|---|---|",
-        f"| memory of all processes, {result['memory_setting']}, {first['steps']:,} →"
-        f" {last['steps']:,} steps | {first['bytes'] / 2**20:.0f} → {last['bytes'] / 2**20:.0f} MiB"
-        f" ({last['bytes'] / first['bytes'] - 1:+.1%}), {most / 2**20:.0f} at most"
-        f" ({most / first['bytes'] - 1:+.1%}) | +2 % at the end |",
-        f"| `train.py` to the first update, 16 workers | {spread(starts, '.1f')} s | ≤ 15 s |",
-        f"| CartPole, 300,000 steps, best mean of 100 games {cartpole['best_mean_of_100']:.0f} |"
-        f" {cartpole['seconds']:.0f} s | ≤ 90 s |",
-        "| training's speed while a game of an evaluation is played, of its speed without,"
-        f" {result['evaluated_setting']} | {spread(evaluated, '.2f')} | |",
+
+    def mib(n_bytes: int) -> str:
+        return f"{n_bytes / 2**20:.0f} MiB ({n_bytes / first['bytes'] - 1:+.1%})"
+
+    rows = [
+        (f"memory, {first['steps']:,} steps, {result['memory_setting']}", mib(first["bytes"]), ""),
+        (f"memory, {last['steps']:,} steps", mib(last["bytes"]), "+2 %"),
+        ("memory, the most in between", mib(most), ""),
+        (
+            "`train.py` to first update, 16 workers",
+            f"{spread(result['seconds_to_first_update'], '.1f')} s",
+            "≤ 15 s",
+        ),
+        ("CartPole, 300,000 steps", f"{cartpole['seconds']:.0f} s", "≤ 90 s"),
+        ("CartPole, best mean of 100 games", f"{cartpole['best_mean_of_100']:.0f}", ""),
+        (
+            f"speed beside evaluation, {result['evaluated_setting']}",
+            f"{spread(evaluated, '.2f')} of that without",
+            "",
+        ),
     ]
-    return "\n".join(lines)
+    return f"{header(result)}\n\n{documents.table(['', '', 'goal'], rows)}"
 
 
 def scaling_table(result: dict[str, Any]) -> str:
     """The tables of `make bench-scaling` in Markdown."""
     rounds = result["rounds"]
-    names = [slot["setting"] for slot in rounds[0]["slots"]]
     points = {slot["setting"]: slot for slot in rounds[0]["slots"]}
-    speed = {name: statistics.median(speeds(rounds, name)) for name in names}
+    speed = {name: statistics.median(speeds(rounds, name)) for name in points}
     memory = {
         name: statistics.median(slot["bytes"] / 2**20 for slot in of_setting(rounds, name))
-        for name in names
+        for name in points
     }
-    lines = [f"{header(result)} {len(rounds)} rounds: medians.", ""]
+    parts = [f"{header(result)} {len(rounds)} rounds: medians."]
     for network in dict.fromkeys(slot["network"] for slot in points.values()):
-        lines += [
-            f"| {network}: workers × environments of each | steps/s | over 1 × 1 |"
-            " the paper's Table 2: time to a score | memory, MiB |",
-            "|---|---|---|---|---|",
-        ]
         of_network = sorted(
             (slot for slot in points.values() if slot["network"] == network),
             key=lambda slot: (slot["envs_per_worker"], slot["n_workers"]),
         )
         one = speed[f"1 × 1 {network}"]
+        rows = []
         for slot in of_network:
             name, n_workers, n_envs = (
                 slot[key] for key in ("setting", "n_workers", "envs_per_worker")
             )
             of_paper = PAPERS_SPEED_UP.get(n_workers, "") if n_envs == 1 else ""
-            lines.append(
-                f"| {n_workers} × {n_envs} | {speed[name]:.0f} | {speed[name] / one:.1f} |"
-                f" {of_paper} | {memory[name]:.0f} |"
-            )
+            times, mib = f"{speed[name] / one:.1f}", f"{memory[name]:.0f}"
+            rows.append((f"{n_workers} × {n_envs}", f"{speed[name]:.0f}", times, of_paper, mib))
+        head = ["steps/s", "over 1 × 1", "the paper's Table 2: time to a score", "memory, MiB"]
+        parts.append(documents.table([f"{network}: workers × environments each", *head], rows))
         widest, narrowest = of_network[-1], f"{of_network[-1]['n_workers']} × 1 {network}"
         n_more = widest["n_workers"] * (widest["envs_per_worker"] - 1)
         per_env = (memory[widest["setting"]] - memory[narrowest]) / n_more
@@ -238,17 +220,15 @@ def scaling_table(result: dict[str, Any]) -> str:
         fewest, *_, most = sharing if len(sharing) > 1 else alone
         more = memory[f"{most} × 1 {network}"] - memory[f"{fewest} × 1 {network}"]
         per_worker = more / (most - fewest)
-        lines += [
-            "",
-            f"{network}: {per_env:.1f} MiB for one more environment, {per_worker - per_env:.1f} MiB"
-            " for one more worker besides its environment.",
-            "",
-        ]
-    return "\n".join(lines).rstrip()
+        parts.append(
+            f"{network}: one more environment takes {per_env:.1f} MiB, one more worker"
+            f" {per_worker - per_env:.1f} MiB besides its environment."
+        )
+    return "\n\n".join(parts)
 
 
 def header(result: dict[str, Any]) -> str:
-    """When, where and of what the figures are."""
+    """When, where and with which revision the figures were measured."""
     changed = " with uncommitted changes" if result["uncommitted"] else ""
     busy = f", {result['busy_before']:.0%} of it in use by others" if result["anyway"] else ""
     return (
@@ -257,35 +237,33 @@ def header(result: dict[str, Any]) -> str:
     )
 
 
-def write(result: dict[str, Any]) -> str:
-    """Write the tables of `make bench` into the README, and return them."""
-    text = bench_table(result)
-    documents.replace_between(README, "make bench", text)
+# Each benchmark's table, and how the names of its results end.
+TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
+    "make bench": (bench_table, "cores"),
+    "make bench-long": (long_table, "cores-long"),
+    "make bench-scaling": (scaling_table, "cores-scaling"),
+}
+
+
+def newest(ending: str) -> dict[str, Any]:
+    """The newest result of a kind."""
+    *_, path = sorted(RESULTS.glob(f"*-{ending}.json"))
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def write(name: str) -> str:
+    """Write the tables of the newest result of a kind into docs/speed.md, and return them."""
+    table, ending = TABLES[name]
+    text = table(newest(ending))
+    documents.replace_between(SPEED, name, text)
     return text
 
 
-def write_long(result: dict[str, Any]) -> str:
-    """Write the table of `make bench-long` into the README, and return it."""
-    text = long_table(result)
-    documents.replace_between(README, "make bench-long", text)
-    return text
-
-
-def write_scaling(result: dict[str, Any]) -> str:
-    """Write the tables of `make bench-scaling` into benchmarks/README.md, and return them."""
-    text = scaling_table(result)
-    documents.replace_between(BENCH_README, "make bench-scaling", text)
-    return text
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the table of a result that is there already."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("result", type=pathlib.Path)
-    options = parser.parse_args(argv)
-    result = json.loads(options.result.read_text(encoding="utf-8"))
-    writers = {"bench": write, "bench-long": write_long, "bench-scaling": write_scaling}
-    print(writers[result["command"].split()[1]](result))
+def main() -> int:
+    """Write the tables of all benchmarks."""
+    for name in TABLES:
+        write(name)
+        print(f"docs/speed.md: {name}")
     return 0
 
 

@@ -2,9 +2,9 @@
 
     make bench-scaling
 
-Each point is a run of train.py of its own; the points take turns in rounds, as in `make bench`.
-Writes benchmarks/results/<date>-<cpu>-scaling.json, and from that the table in
-benchmarks/README.md. About 20 minutes on 2 cores.
+Each point is its own run of train.py; the points take turns in rounds, as in `make bench`. The
+figures go to benchmarks/results/<date>-<cpu>-scaling.json and to the table in docs/speed.md. It
+takes about 20 minutes on 2 cores.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def settings(cores: int, network: str) -> list[Setting]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, write the JSON and the table; returns the exit status."""
+    """Measure, and write the JSON and the table; returns the exit status."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--anyway", action="store_true", help="also on a busy machine")
     parser.add_argument("--rounds", type=int, default=2)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     path = bench.write(result, "scaling")
-    print(f"\n{report.write_scaling(result)}\n\nwritten to {path} and benchmarks/README.md")
+    print(f"\n{report.write('make bench-scaling')}\n\nwritten to {path} and docs/speed.md")
     return 0
 
 

@@ -1,18 +1,17 @@
 """Publish a run: `.venv/bin/python -m results.publish runs/pong results/pong-fast-s0 --alone`.
 
-What it takes to judge a run and to play its agent, small enough to be committed:
+What is needed to judge a run and to play its agent, small enough to be committed:
 
-    run.json        revision, steps, games, the processor's hours, and those of the clock where the
-                    machine was its own
-    command.txt     args.json, versions.txt: as the run folder has them
-    progress.csv.gz every row, and monitor.csv.gz: every game
+    run.json        revision, steps, games, CPU hours, and hours if the machine did nothing else
+    command.txt     this, args.json and versions.txt as the run folder has them
+    progress.csv.gz every row; monitor.csv.gz: every game
     checkpoints/    the last weights, without RMSProp's statistics
-    evaluation.json run_checkpoint.py's games with these weights, of another seed than training's
+    evaluation.json run_checkpoint.py's games with these weights, with another seed than training's
 
-Refused, for a figure must lead back to what made it: a run that is under way, that failed, or whose
-files do not agree; one that began from a checkpoint of another; one of uncommitted code (but for a
-patch of results/ablations/ that is named), or that went on with other code than it began with. And
-what would name a place of the machine that it ran on.
+A figure must lead back to what made it. So a run is refused if it is under way, if it failed, if its
+files do not agree, if it began from another run's checkpoint, if its code was not committed (unless
+--patch names the difference), if it was resumed with other code, and if its files would name a
+private folder of the machine.
 """
 
 import argparse
@@ -38,25 +37,25 @@ RUN = "run.json"
 EVALUATION = "evaluation.json"
 EVALUATION_SEED = 1000
 N_GAMES = 30
-# Folders that are somebody's own.
+# Private folders.
 PLACES = re.compile(rb"/(root|home|Users|tmp)/")
 
 
 def publish(options: argparse.Namespace) -> None:
-    """Copy, squeeze, measure; nothing is left where something is refused."""
+    """Copy, compress and evaluate; a refusal leaves nothing behind."""
     run: pathlib.Path = options.run
     into: pathlib.Path = options.into
     if into.exists():
-        raise BadInput(f"{into} is there already")
+        raise BadInput(f"{into} exists already")
     if into.parts[:1] != ("results",) or ".." in into.parts:
         raise BadInput(f"{into} is not below results/")
-    # Refused while it is under way; nobody resumes it meanwhile.
+    # This refuses a run under way, and keeps others from resuming it meanwhile.
     with contextlib.closing(run_folder.open_existing(run)):
         copy(run, into, options)
 
 
 def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> None:
-    """The run into a new folder."""
+    """Copy the run into a new folder."""
     saved, problems = checkpoint.newest_whole(run / "checkpoints")
     if problems:
         raise BadInput(problems[0])
@@ -82,19 +81,17 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
 
 
 def place_in(path: pathlib.Path) -> str | None:
-    """A folder that is somebody's own and that a file names, zipped or not."""
+    """A private folder that a file names, zipped or not."""
     data = path.read_bytes()
     found = PLACES.search(gzip.decompress(data) if path.suffix == ".gz" else data)
     return found and found[0].decode()
 
 
 def facts_of(run: pathlib.Path, saved: Checkpoint, options: argparse.Namespace) -> dict[str, Any]:
-    """What run.json says; BadInput where the run cannot be published so."""
+    """The content of run.json; BadInput if the run cannot be published."""
     settings, _, resumed = reading.read_record(run)
     if settings.get("load_ckpt") is not None:
         raise BadInput(f"{run} began from a checkpoint of another run")
-    if pathlib.Path(settings.get("log_dir") or "").is_absolute():
-        raise BadInput(f"{run} was given an absolute --log_dir, which stands in its files")
     if (run / "failure").exists():
         raise BadInput(f"{run} failed: see {run / 'failure'}")
     read = reading.read_run(run)
@@ -106,13 +103,11 @@ def facts_of(run: pathlib.Path, saved: Checkpoint, options: argparse.Namespace) 
     if not len(read.games.scores):
         raise BadInput(f"{run} has no games")
     if math.isnan(cpu_hours) and not options.alone:
-        raise BadInput(
-            f"{run} has not counted its processor's hours, and its own only count --alone"
-        )
+        raise BadInput(f"{run} has no CPU hours, and its hours only count with --alone")
     code = (run / "versions.txt").read_text(encoding="utf-8").partition("\n")[0]
     for resumption in resumed:
         if f"code: {resumption.get('code')}" != code:
-            raise BadInput(f"{run} went on with other code, of {resumption.get('revision')}")
+            raise BadInput(f"{run} was resumed with other code, {resumption.get('revision')}")
     return {
         "revision": revision_of(run / "git.txt", options.patch),
         "patch": options.patch and options.patch.name,
@@ -128,7 +123,7 @@ def facts_of(run: pathlib.Path, saved: Checkpoint, options: argparse.Namespace) 
 
 
 def last_row(path: pathlib.Path) -> tuple[int, float]:
-    """Steps and the processor's hours so far, NaN in older runs that did not count them."""
+    """Steps and CPU hours at the end; NaN in older runs, which did not count them."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             *_, row = csv.DictReader(file)
@@ -138,38 +133,38 @@ def last_row(path: pathlib.Path) -> tuple[int, float]:
 
 
 def revision_of(path: pathlib.Path, patch: pathlib.Path | None) -> str:
-    """The revision that ran, as the run folder's git.txt has it."""
+    """The revision that ran, from the run folder's git.txt."""
     text = path.read_text(encoding="utf-8", errors="surrogateescape")
     lines = text.splitlines()
     if not lines or not lines[0].startswith("revision: "):
         raise BadInput(f"{path} names no revision")
     if "\nuntracked files: none" not in f"\n{text}":
-        raise BadInput(f"{path} has files that nobody else has")
+        raise BadInput(f"{path} has untracked files")
     changes = (
         text.partition("uncommitted difference:")[2].partition("\nuntracked files:")[0].strip()
     )
     if "GIT binary patch" in changes or (patch is None and changes != "none"):
-        raise BadInput(f"{path} has uncommitted changes, and no --patch says which")
+        raise BadInput(f"{path} has uncommitted changes, and no --patch names them")
     if patch is not None and changed_lines(changes) != changed_lines(patch.read_text("utf-8")):
         raise BadInput(f"{path} has other changes than {patch}")
     return lines[0].removeprefix("revision: ")
 
 
 def revision_here() -> str:
-    """The revision of what evaluates; BadInput where that is changed, or nobody knows."""
+    """The revision of the code that evaluates; BadInput if it has changes."""
     changed = provenance.git(ROOT, "status", "--porcelain", "--", "a3c", "run_checkpoint.py")
     if changed is None or changed.strip():
-        raise BadInput("what evaluates has uncommitted changes")
+        raise BadInput("the code that evaluates has uncommitted changes")
     return (provenance.git(ROOT, "rev-parse", "--verify", "HEAD") or "").strip()
 
 
 def changed_lines(difference: str) -> list[str]:
-    """What a difference changes, wherever in a file it stands."""
+    """The lines that a difference removes and adds, without their places."""
     return [line for line in difference.splitlines() if line[:1] in ("+", "-")]
 
 
 def save_agent(saved: Checkpoint, folder: pathlib.Path) -> None:
-    """The weights of a checkpoint, which are all that playing needs."""
+    """Write the weights of a checkpoint alone, which is enough to play."""
     folder.mkdir()
     weights_alone = saved.snapshot._replace(mean_squares={})
     path = folder / saved.path.name
@@ -177,7 +172,7 @@ def save_agent(saved: Checkpoint, folder: pathlib.Path) -> None:
 
 
 def evaluate(folder: pathlib.Path) -> None:
-    """As anybody would do it."""
+    """Play the evaluation as any user would."""
     command = [sys.executable, ROOT / "run_checkpoint.py", folder, "--no_render"]
     command += ["--seed", EVALUATION_SEED, "--episodes", N_GAMES, "--json", folder / EVALUATION]
     subprocess.run([*map(str, command)], check=True)
@@ -189,9 +184,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("run", type=pathlib.Path, help="its run folder")
     add("into", type=pathlib.Path, help="a new folder under results/")
-    add("--alone", action="store_true", help="it had the machine to itself: its hours count")
-    add("--patch", type=pathlib.Path, help="what its code differed by: results/ablations/….patch")
-    add("--no_agent", action="store_true", help="curves only: a run of a study")
+    add("--alone", action="store_true", help="the machine did nothing else: the run's hours count")
+    add("--patch", type=pathlib.Path, help="the difference of its code: results/ablations/….patch")
+    add("--no_agent", action="store_true", help="curves only, for a run of a study")
     try:
         publish(parser.parse_args(argv))
     except (BadInput, checkpoint.UnusableCheckpoint, OSError) as error:

@@ -1,1 +1,1 @@
-"""The tests; a package, so that `tests.tools.toys` is this one and no other."""
+"""The tests, a room for each room of a3c; a package, so that `tests.tools` means this folder."""

@@ -1,4 +1,4 @@
-"""The benchmark's arithmetic and its documents; nothing is measured here."""
+"""The benchmarks' arithmetic and tables; nothing is measured here."""
 
 import contextlib
 import io
@@ -18,15 +18,8 @@ from a3c.settings.params import Params
 from a3c.store.logs import GAME_COLUMNS, RunLog
 from a3c.store.resume import Start
 from a3c.store.run_folder import RunFolder
-from benchmarks import (
-    calibration,
-    contenders,
-    documents,
-    report,
-)
+from benchmarks import calibration, contenders, documents, report
 from benchmarks.contenders import CallsSetting, PeerSetting, Setting
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("name", ["nature", "small"])
@@ -35,16 +28,11 @@ def test_the_limit_counts_every_product_of_the_network(name: str) -> None:
     shapes = network.weight_shapes(name, (84, 84, 4), 6)
     weights = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
     activations = network.forward(name, weights, tf.zeros((1, 84, 84, 4), tf.uint8)).activations
-    layers = [
-        calibration.Layer(
-            int(np.prod(output.shape[:-1])),
-            output.shape[-1],
-            int(np.prod(shapes[f"{layer}_kernel"][:-1])),
-        )
-        for layer, output in activations.items()
-    ]
-    heads = calibration.Layer(1, 6 + 1, shapes["policy_kernel"][0])
-    assert (*layers, heads) == calibration.LAYERS[name]
+    layers = []
+    for layer, output in activations.items():
+        n_inputs = int(np.prod(shapes[f"{layer}_kernel"][:-1]))
+        layers.append((int(np.prod(output.shape[:-1])), output.shape[-1], n_inputs))
+    assert (*layers, (1, 6 + 1, shapes["policy_kernel"][0])) == calibration.LAYERS[name]
     n_bytes = sum(array.nbytes for array in weights.values())
     assert calibration.bytes_moved(name, 5) * 5 == 12 * n_bytes
 
@@ -76,8 +64,6 @@ def test_the_limit_of_a_known_machine() -> None:
 LOOPS = calibration.Loops(
     t_frame=100e-6, t_frame_in_numbers=80e-6, flop_per_second=1e11, bytes_per_second=1e10
 )
-
-
 # Steps/s in each round.
 SPEEDS: dict[Any, list[float]] = {
     Setting(16, 1, "nature"): [110.0, 240.0, 130.0],
@@ -93,37 +79,20 @@ SPEEDS: dict[Any, list[float]] = {
 
 def round_of(i: int) -> dict[str, Any]:
     """A round of a benchmark's result."""
-    slots = [
-        {
-            "setting": str(setting),
-            "steps_per_second": speeds[i],
-            "others": 0.0,
-            "stolen": 0.0,
-            "seconds": 9.0,
-        }
-        | setting._asdict()
-        | ({"env_cost": 1.1 + i / 10} if isinstance(setting, Setting) else {})
-        for setting, speeds in SPEEDS.items()
-    ]
+    slots = []
+    for setting, speeds in SPEEDS.items():
+        slot = {"setting": str(setting), "steps_per_second": speeds[i], "seconds": 9.0}
+        slot |= {"others": 0.0, "stolen": 0.0} | setting._asdict()
+        slots.append(slot | ({"env_cost": 1.1 + i / 10} if isinstance(setting, Setting) else {}))
     return {"loops": [LOOPS._asdict()] * 2, "slots": slots}
-
-
-RESULT = {
-    "date": "2020-01-01 00:00",
-    "command": "make bench",
-    "revision": "abc",
-    "uncommitted": False,
-    "cpu": "Toy",
-    "cores": 2,
-    "busy_before": 0.01,
-    "anyway": False,
-    "rounds": [round_of(i) for i in range(3)],
-}
 
 
 def test_ratios_are_taken_within_each_round() -> None:
     """Analytic: against the peer's best setting by median, where the machine doubled its speed."""
-    rows = report.ratios(RESULT)
+    result = {"date": "2020-01-01 00:00", "command": "make bench", "revision": "abc", "cores": 2}
+    result |= {"uncommitted": False, "cpu": "Toy", "busy_before": 0.01, "anyway": False}
+    result["rounds"] = [round_of(i) for i in range(3)]
+    rows = report.ratios(result)
     assert [row.of_rounds for row in rows[:4]] == [
         pytest.approx([1.1, 1.2, 1.3]),
         pytest.approx([1.5, 1.3, 1.1]),
@@ -139,7 +108,7 @@ def test_ratios_are_taken_within_each_round() -> None:
     most = calibration.narrow_limit(2, "nature", LOOPS)
     assert rows[10].of_rounds == pytest.approx([110 / most, 240 / most, 130 / most])
     assert rows[-1].of_rounds == pytest.approx([1.1, 1.2, 1.3])
-    assert "| 1.20 (1.10–1.30) | ≥ 1.1 |" in report.bench_table(RESULT)
+    assert "| 1.20 (1.10–1.30) | ≥ 1.1 |" in report.bench_table(result)
 
 
 def test_a_network_that_is_not_ours_is_no_peer(tmp_path: pathlib.Path) -> None:
@@ -158,19 +127,11 @@ def test_a_network_that_is_not_ours_is_no_peer(tmp_path: pathlib.Path) -> None:
             server.measure(setting, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "ending", "path", "table"),
-    [
-        ("make bench", "cores", report.README, report.bench_table),
-        ("make bench-long", "cores-long", report.README, report.long_table),
-        ("make bench-scaling", "cores-scaling", report.BENCH_README, report.scaling_table),
-    ],
-)
-def test_the_documents_have_the_tables_of_the_last_results(kind, ending, path, table) -> None:
-    """Analytic: by the script, from the newest of the committed results of each kind."""
-    *_, newest = sorted((ROOT / "benchmarks/results").glob(f"*-{ending}.json"))
-    result = json.loads(newest.read_text(encoding="utf-8"))
-    assert documents.text_between(path, kind) == table(result)
+@pytest.mark.parametrize("name", report.TABLES)
+def test_the_document_has_the_tables_of_the_newest_results(name) -> None:
+    """Golden: each table is what `python3 -m benchmarks.report` would write now."""
+    table, ending = report.TABLES[name]
+    assert documents.text_between(report.SPEED, name) == table(report.newest(ending))
 
 
 @pytest.mark.skipif(not contenders.PEER_PYTHON.exists(), reason="`make bench` installs the peer")

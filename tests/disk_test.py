@@ -1,6 +1,6 @@
-"""A disk that is full for a while: nothing that was written before is lost, and nothing ends for it.
+"""A disk that is full for a while: the run continues, and nothing written before is lost.
 
-No file may grow (RLIMIT_FSIZE) stands in for the full disk: it needs no rights, and can be lifted.
+A limit on the size of files (RLIMIT_FSIZE) replaces the full disk: it needs no rights.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ FLAGS = "--no_xla --n_steps 1e9 --ckpt_interval_seconds 0.5 --manager_wake_inter
 
 
 class Screen:
-    """What a process prints, read from a pipe: a limit on files does not hold for that."""
+    """What a process prints, read from a pipe, to which a limit on files does not apply."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = os.pipe()
@@ -52,7 +52,7 @@ class Screen:
 
 
 def saved(folder: pathlib.Path) -> Counts:
-    """How far the newest checkpoint of a run is."""
+    """The counts of a run's newest checkpoint."""
     return checkpoint.read(checkpoint.find(folder)).snapshot.counts
 
 
@@ -61,7 +61,7 @@ def n_saved(folder: pathlib.Path) -> int:
 
 
 def let_files_grow(process, to: int) -> None:
-    """For every process of a run."""
+    """Limit the files of every process of a run."""
     for pid in processes.members(process.pid):
         with contextlib.suppress(ProcessLookupError):
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -70,7 +70,7 @@ def let_files_grow(process, to: int) -> None:
 
 @pytest.mark.slow
 def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
-    """Analytic: each file is whole, before, meanwhile and after; an end without room is status 1."""
+    """Analytic: each file is whole before, during and after; ending without room gives status 1."""
     screen = Screen()
     options = {"stdout": screen.theirs, "stderr": screen.theirs}
     with processes.dispositions():
@@ -93,14 +93,14 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
         )
         before = saved(folder)
         screen.forget()
-        screen.wait_for(": File too large; what was saved before is left as it is\n")  # again
+        screen.wait_for(": File too large; earlier checkpoints stay as they are\n")  # again
         assert saved(folder) == before
 
         let_files_grow(process, to=resource.RLIM_INFINITY)
         screen.wait_for(
-            "progress.csv is written again\n",
-            "monitor.csv is written again\n",
-            "TensorBoard's events is written again\n",
+            "can write progress.csv again\n",
+            "can write monitor.csv again\n",
+            "can write TensorBoard's events again\n",
             "checkpoints can be saved again\n",
         )
         after = saved(folder)
@@ -109,11 +109,8 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
         let_files_grow(process, to=0)
         process.send_signal(signal.SIGTERM)
         assert process.wait(processes.DEADLINE_SECONDS) == 1
-        screen.wait_for("what was saved before is left as it is\n")
-        let_go = [
-            p.name for p in folder.glob("checkpoints/*") if "temp" in p.name or "tmp" in p.name
-        ]
-        assert let_go == []
+        screen.wait_for("earlier checkpoints stay as they are\n")
+        assert not [*folder.glob("checkpoints/*.tmp")]
     finally:
         processes.end(process)
         screen.close()
@@ -124,7 +121,7 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
     steps = [int(row["misc/steps"]) for row in rows]
     assert steps == sorted(steps)
     assert all(None not in row and None not in row.values() for row in rows)
-    # No game of the time without room is missing, but for those after the last checkpoint.
+    # No game is missing, unless it ended after the last checkpoint.
     games = (folder / "monitor.csv").read_text().splitlines()[2:]
     assert all(game.count(",") == 5 for game in games[:-1])
     assert len(games) >= newest.games
@@ -145,8 +142,8 @@ WITHOUT_RIGHTS = (
 
 @pytest.mark.slow
 def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
-    """Analytic: saving fails in words, training goes on, and saves again when it may; a resumption is refused
-    in a line meanwhile, and what is open already is written on.
+    """Analytic: saving fails with a message, training continues and saves again later; files that are
+    open are still written. A resumption is refused in one line while the folder is read-only.
     """
     screen = Screen()
     with processes.dispositions():
@@ -165,9 +162,7 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
         screen.wait_for("cannot save a checkpoint: Permission denied; what was saved")
         before = saved(folder)
         screen.forget()
-        screen.wait_for(
-            ": Permission denied; what was saved before is left as it is\n", " steps/s "
-        )
+        screen.wait_for(": Permission denied; earlier checkpoints stay as they are\n", " steps/s ")
         assert saved(folder) == before
         for place in places:
             place.chmod(0o755)
@@ -179,7 +174,7 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
         command = [sys.executable, "-c", WITHOUT_RIGHTS, str(TRAIN), "--resume", "run"]
         refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert refused.returncode == 2
-        assert refused.stderr == "train.py: error: cannot make run/lock: Permission denied\n"
+        assert refused.stderr == "train.py: error: cannot open run/lock: Permission denied\n"
     finally:
         for place in places:
             place.chmod(0o755)
@@ -189,7 +184,7 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
 
 
 def test_what_does_not_fit_waits_and_comes_first(tmp_path):
-    """Analytic: half a line went out; the other half comes before the next line, and once."""
+    """Analytic: half a line was written; the other half comes once, before the next line."""
     path = tmp_path / "lines"
     lines = appending.Appender(path, "head\n")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -213,10 +208,11 @@ def test_what_does_not_fit_waits_and_comes_first(tmp_path):
 
 
 def test_what_waits_is_bounded(tmp_path, monkeypatch):
-    """Analytic: a file that can never be written takes no more memory than is said."""
+    """Analytic: a file that cannot be written takes limited memory, and counts what it loses."""
     monkeypatch.setattr(appending, "MAX_WAITING_BYTES", 100)
     lines = appending.Appender(tmp_path / "no" / "lines")
     assert not any(lines.write("0123456789\n") for _ in range(1000))
+    assert lines.n_lost == 990
     (tmp_path / "no").mkdir()
     assert lines.write()
     assert (tmp_path / "no" / "lines").read_text() == "0123456789\n" * 10
@@ -224,7 +220,7 @@ def test_what_waits_is_bounded(tmp_path, monkeypatch):
 
 
 def test_what_a_program_was_started_without_leads_nowhere(tmp_path):
-    """Analytic: a file that is opened then is not in the place of stdout, and gets nothing printed."""
+    """Analytic: without stdin, stdout and stderr, a file does not get their numbers, or what is printed."""
     script = (
         "import os, sys; from a3c.machine import appending; appending.open_what_is_closed();"
         "file = open('file', 'w'); print('lost'); print('lost', file=sys.stderr);"

@@ -1,6 +1,6 @@
-"""Runs that are killed, again and again: every resume works, and nothing that was saved is lost.
+"""Runs that are killed again and again: every resume works, and nothing that was saved is lost.
 
-`make soak` does the same at random moments, a hundred times.
+`make soak` does the same a hundred times, at random moments.
 """
 
 import contextlib
@@ -22,23 +22,14 @@ from tests.tools import processes
 
 TRAIN = processes.ROOT / "train.py"
 TOY = [
-    "--no_xla",
-    "--n_workers",
-    "2",
-    "--envs_per_worker",
-    "2",
-    "--n_steps",
-    "1e9",
-    "--ckpt_interval_seconds",
-    "0.5",
-    "--manager_wake_interval_seconds",
-    "0.2",
+    *("--no_xla", "--n_workers", "2", "--envs_per_worker", "2", "--n_steps", "1e9"),
+    *("--ckpt_interval_seconds", "0.5", "--manager_wake_interval_seconds", "0.2"),
     "tests.tools.toys:toys/Drawn-v0",
 ]
 
 
 def start(outside: pathlib.Path, *command: str) -> subprocess.Popen:
-    """Begin the run in `outside`/run, or go on with it where it has begun."""
+    """Start the run in `outside`/run, or resume it where it has begun."""
     begun = (outside / "run/args.json").exists()
     how = ["--resume", "run", command[-1]] if begun else ["--log_dir", "run", *command]
     with processes.dispositions():
@@ -46,7 +37,7 @@ def start(outside: pathlib.Path, *command: str) -> subprocess.Popen:
 
 
 def kill(process: subprocess.Popen) -> float:
-    """Kill the main process alone; the seconds until all that it had started is gone."""
+    """Kill the main process; returns the seconds until the processes that it started are gone."""
     assert process.poll() is None, f"it ended with {process.returncode}"
     process.kill()
     process.wait()
@@ -56,7 +47,7 @@ def kill(process: subprocess.Popen) -> float:
 
 
 def saved(outside: pathlib.Path) -> Counts:
-    """How far the newest whole checkpoint is; all 0 where there is none yet."""
+    """The counts of the newest whole checkpoint; all 0 where there is none yet."""
     folder = outside / "run/checkpoints"
     if not checkpoint.numbered(folder):
         return Counts()
@@ -68,7 +59,7 @@ def is_not_behind(after: Counts, before: Counts) -> bool:
 
 
 def check_files(outside: pathlib.Path) -> None:
-    """Every file of the run parses, but for a last line that the kill cut short."""
+    """Every file of the run parses, except for a last line that the kill cut short."""
     run = outside / "run"
     json.loads((run / "args.json").read_text())
     for path in checkpoint.numbered(run / "checkpoints").values():
@@ -93,14 +84,14 @@ def check_files(outside: pathlib.Path) -> None:
 
 
 def is_saving(outside: pathlib.Path) -> bool:
-    """Whether a checkpoint is being written just now, the first one aside."""
+    """Whether a checkpoint other than the first is being written."""
     found = (outside / "run/checkpoints").glob("ckpt-*.tmp")
     return any(not path.name.startswith("ckpt-0.") for path in found)
 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_loses_nothing_that_was_saved(tmp_path):
-    """Analytic: while it starts, while it trains, while it saves; then it is stopped in order."""
+    """Analytic: while it starts, trains and saves; then it is stopped in order."""
     outside = tmp_path / "outside"
     outside.mkdir()
 
@@ -148,12 +139,11 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing_that_was_saved(tmp_p
     check_files(outside)
     after = saved(outside)
     folder = outside / "run"
-    # One row for each game that counts: what was learned from after a checkpoint was cut off.
+    # One row for each game that counts; a resumption removes those after its checkpoint.
     n_rows = len((folder / "monitor.csv").read_text().splitlines()) - 2
     assert n_rows == after.games > 0
     left = [path.name for path in folder.rglob("*") if "tmp" in path.name or "temp" in path.name]
     assert left == []
-    # Of one timeline: its rows are in order.
     with (folder / "progress.csv").open(newline="") as file:
         steps = [int(row["misc/steps"]) for row in csv.DictReader(file)]
     assert steps == sorted(steps)

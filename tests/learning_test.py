@@ -1,8 +1,8 @@
-"""Small tasks whose solution is known in closed form and that only a right A3C finds: tests/tools/proofs.py has a
-change for each with which it does not.
+"""Small tasks with a known solution that only a correct A3C finds; tests/tools/proofs.py has a change for each after
+which it does not.
 
-One worker each, run in the test's own thread: nothing here depends on how threads take turns. The
-learning rate falls to 0, so that what is reached does not dance around where it should be.
+Each has one worker in the test's own thread, so that nothing depends on how threads take turns. The learning rate falls
+to 0, so that the solution is approached closely.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import tensorflow as tf
 from a3c.agent import network
 from a3c.agent.learner import Learner, LocalNetwork
 from a3c.agent.shared import SharedState
-from a3c.agent.worker import MainThread, Worker
+from a3c.agent.worker import MainThreadLink, Worker
 from a3c.contract import Replaced, Step
 from a3c.envs.make import make_env
 from a3c.machine.stopping import StopFlag
@@ -30,7 +30,7 @@ PARAMS = Params(
     network="mlp",
     discount=GAMMA,
     entropy_bonus=0.0,
-    max_grad_norm=40.0,  # never reached: clipping would make medians of means
+    max_grad_norm=40.0,  # never reached: clipping would turn means into medians
     initial_lr=0.02,
     lr_schedule="linear",
     rmsprop_epsilon=1e-3,
@@ -40,7 +40,7 @@ PARAMS = Params(
 
 
 class Move(NamedTuple):
-    """What an action leads to."""
+    """What follows from an action."""
 
     state: int
     reward: float = 0.0
@@ -49,7 +49,7 @@ class Move(NamedTuple):
 
 
 class TableEnvs:
-    """K copies of a task of a few numbered states, shown one-hot, which begins in state 0."""
+    """K copies of a task with a few numbered states, shown one-hot, which begins in state 0."""
 
     def __init__(
         self, n_slots: int, n_envs: int, n_states: int, move: Callable[[int, int], Move]
@@ -81,19 +81,7 @@ class TableEnvs:
         return ()
 
 
-class Learned(NamedTuple):
-    """What was learned of each observation."""
-
-    probabilities: np.ndarray
-    values: np.ndarray
-
-
-def learn(
-    envs: Any,
-    n_actions: int,
-    n_updates: int,
-    **settings: Any,
-) -> SharedState:
+def learn(envs: Any, n_actions: int, n_updates: int, **settings: Any) -> SharedState:
     """Train one worker on the environments."""
     n_slots, n_envs, *shape = envs.observations.shape
     n_steps = n_updates * (n_slots - 1) * n_envs
@@ -109,19 +97,17 @@ def learn(
     shared = SharedState(weights, params)
     local = LocalNetwork(shared, Learner(shared, params, envs.observations))
     failures: list[Any] = []
-    main = MainThread(StopFlag(), failures.append)
+    main = MainThreadLink(StopFlag(), failures.append)
     Worker(1, shared, local, envs, params, np.random.default_rng(1), main).run()
     assert failures == []
     return shared
 
 
-def learned(shared: SharedState, observations: np.ndarray, kind: str = "mlp") -> Learned:
-    predictions = network.forward(kind, shared.weights, tf.constant(observations))
-    return Learned(tf.nn.softmax(predictions.logits).numpy(), predictions.values.numpy())
-
-
-def of_each_state(shared: SharedState, n_states: int) -> Learned:
-    return learned(shared, np.eye(n_states, dtype=np.float32))
+def of_each_state(shared: SharedState, n_states: int) -> tuple[np.ndarray, np.ndarray]:
+    """The probabilities and values that were learned for each state."""
+    states = tf.constant(np.eye(n_states, dtype=np.float32))
+    predictions = network.forward("mlp", shared.weights, states)
+    return tf.nn.softmax(predictions.logits).numpy(), predictions.values.numpy()
 
 
 # A bandit
@@ -134,12 +120,11 @@ SOFTMAX = np.exp(PAYS / BETA) / np.exp(PAYS / BETA).sum()  # 0.09, 0.24, 0.67
 
 @pytest.mark.parametrize("n_envs", [4, 1])
 def test_a_bandit_with_an_entropy_bonus_is_played_by_softmax(n_envs: int) -> None:
-    """Learning: rewards r and an entropy bonus β make softmax(r/β) the best policy; reached within 0.03,
-    however many environments share so many steps.
-    """
+    """Learning: with rewards r and an entropy bonus β, softmax(r/β) is the best policy; reached within 0.03."""
     envs = TableEnvs(4, n_envs, 1, lambda state, action: Move(0, float(PAYS[action]), True))
     shared = learn(envs, 3, 1200 // n_envs, rmsprop_epsilon=0.01, entropy_bonus=BETA)
-    assert np.abs(of_each_state(shared, 1).probabilities[0] - SOFTMAX).max() < 0.03
+    probabilities, _ = of_each_state(shared, 1)
+    assert np.abs(probabilities[0] - SOFTMAX).max() < 0.03
 
 
 # A chain whose values are known
@@ -158,14 +143,15 @@ def chain(state: int, action: int) -> Move:
 @pytest.mark.parametrize("n_envs", [1, 4])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_chain_gets_the_values_of_its_closed_form(n_envs: int, reduction: str) -> None:
-    """Learning: V = γ to the steps to go, within 2 %; the same with one environment and with four.
+    """Learning: V = γ to the number of steps to go, within 2 %, with one environment and with four.
 
-    Rollouts of 3 steps see the reward from 3 of the 8 states: the rest must come across their edges.
+    Rollouts of 3 steps see the reward from 3 of the 8 states. The others learn it from the bootstrap.
     """
     rate = 0.01 if (n_envs, reduction) == (4, "sum") else 0.02
     envs = TableEnvs(4, n_envs, N_STATES, chain)
     shared = learn(envs, 2, 400, loss_reduction=reduction, initial_lr=rate)
-    assert np.abs(of_each_state(shared, N_STATES).values / CHAIN - 1).max() < 0.02
+    _, values = of_each_state(shared, N_STATES)
+    assert np.abs(values / CHAIN - 1).max() < 0.02
 
 
 # A task that is cut off
@@ -176,23 +162,24 @@ FOREVER = 1 / (1 - GAMMA)  # 10
 
 @pytest.mark.parametrize("n_envs", [1, 4])
 def test_a_task_that_is_cut_off_is_worth_as_if_it_went_on(n_envs: int) -> None:
-    """Learning: V = 1/(1 − γ), within 2 %: a time limit is not a death."""
+    """Learning: V = 1/(1 − γ), within 2 %: a time limit is not a terminal state."""
     count = itertools.count()
 
     def step(state: int, action: int) -> Move:
-        """Pays 1; every fourth of an environment is cut off."""
+        """Pays 1. Every fourth step of an environment is cut off."""
         n_steps, env = divmod(next(count), n_envs)
         return Move(0, 1.0, truncated=(n_steps + env) % 4 == 3)
 
     shared = learn(TableEnvs(4, n_envs, 1, step), 2, 500)
-    assert of_each_state(shared, 1).values[0] == pytest.approx(FOREVER, rel=0.02)
+    _, values = of_each_state(shared, 1)
+    assert values[0] == pytest.approx(FOREVER, rel=0.02)
 
 
 # A choice that pays beyond the rollout's edge
 
 
 def patience(state: int, action: int) -> Move:
-    """Action 0 ends it for 0.3; action 1 leads, whatever is done, through five more states to 1."""
+    """Action 0 ends the episode and pays 0.3. Action 1 leads through five more states to a reward of 1."""
     if state == 0 and action == 0:
         return Move(0, 0.3, True)
     return Move(0, 1.0, True) if state == 5 else Move(state + 1)
@@ -200,9 +187,10 @@ def patience(state: int, action: int) -> Move:
 
 @pytest.mark.parametrize("n_envs", [1, 4])
 def test_patience_is_learned_across_the_edge_of_rollouts(n_envs: int) -> None:
-    """Learning: what pays 0.59 six steps later is preferred to 0.3 now, with rollouts of two steps."""
+    """Learning: a reward worth 0.59, six steps later, is preferred to 0.3 now, with rollouts of two steps."""
     shared = learn(TableEnvs(3, n_envs, 6, patience), 2, 2000 // n_envs, entropy_bonus=0.02)
-    assert of_each_state(shared, 6).probabilities[0, 1] > 0.95
+    probabilities, _ = of_each_state(shared, 6)
+    assert probabilities[0, 1] > 0.95
 
 
 # A task for the eyes
@@ -239,8 +227,8 @@ class VisualEnvs:
 
 @pytest.mark.parametrize("n_envs", [12, 4, pytest.param(1, marks=pytest.mark.slow)])
 def test_where_a_dot_has_vanished_is_seen_in_the_stack(n_envs: int) -> None:
-    """Learning: a dot walks from the middle to one of two corners and vanishes, and what pays then is to name the
-    corner; through every layer of the preprocessing and the small network."""
+    """Learning: a dot walks to one of two corners and vanishes, and then naming the corner pays; through all layers of
+    preprocessing and the small network."""
     envs = VisualEnvs(6, n_envs)
     learn(
         envs, 3, 720 // n_envs, rmsprop_epsilon=1e-5, network="small", initial_lr=1e-3, discount=0.5,

@@ -13,7 +13,7 @@ from a3c.store import logs
 from a3c.store.games import Games
 from a3c.store.reading import Run
 from plot_runs import Curve
-from tests.tools.run_files import BREAKOUT, PONG, steady, write_monitor, write_old_run, write_run
+from tests.tools.run_files import BREAKOUT, PONG, steady, write_monitor, write_run
 
 
 def options(*argv, curves=(1, 10, 100)):
@@ -35,11 +35,10 @@ def run_of(scores, steps, env_id=PONG, sticky=0.0):
 def test_one_game_of_ours_is_four_times_as_long_in_stable_baselines3_files(tmp_path):
     """Analytic: l counts decisions in ours and Baselines' files, frames in Stable-Baselines3's."""
     ours = plot_runs.load(write_run(tmp_path / "ours", steady(5, length=250)), None)
-    old = plot_runs.load(write_old_run(tmp_path / "old", steady(5, length=250)), None)
     sb3 = write_monitor(tmp_path / "sb3" / "0.monitor.csv", steady(5, length=1000))
     baselines = write_monitor(tmp_path / "b" / "0.0.monitor.csv", steady(5, length=250))
     steps = 250 * np.arange(1, 6)
-    for run in (ours, old, plot_runs.load(sb3, 1), plot_runs.load(baselines.parent, 4)):
+    for run in (ours, plot_runs.load(sb3, 1), plot_runs.load(baselines.parent, 4)):
         np.testing.assert_allclose(plot_runs.axis_of(run, "steps"), steps)
         np.testing.assert_allclose(plot_runs.axis_of(run, "frames"), 4 * steps)
         np.testing.assert_array_equal(plot_runs.axis_of(run, "games"), [1, 2, 3, 4, 5])
@@ -49,8 +48,8 @@ def test_one_game_of_ours_is_four_times_as_long_in_stable_baselines3_files(tmp_p
 
 
 def test_steps_of_strange_files_are_not_guessed(tmp_path):
-    """Analytic: an Atari id, or none, says nothing of l; games and hours need no l."""
-    for env_id in (PONG, "ALE/Tetris-v5", "SeaquestDeterministic-v4", "Unknown", None):
+    """Analytic: an Atari id, or none, says nothing about l; games and hours do not need l."""
+    for env_id in (PONG, "ALE/Tetris-v5", "SeaquestDeterministic-v4", "Unknown"):
         folder = tmp_path / str(env_id).replace("/", "-")
         run = plot_runs.load(write_monitor(folder / "monitor.csv", steady(3), env_id=env_id), None)
         for axis in ("steps", "frames"):
@@ -117,13 +116,13 @@ def test_seeds_are_compared_where_all_have_values(shade, half_width):
     ],
 )
 def test_groups_are_named_without_the_seed(path, name):
-    """Analytic: what names a seed goes, every other number stays."""
+    """Analytic: a seed's name is removed, every other number stays."""
     assert plot_runs.group_name(pathlib.Path(path)) == name
 
 
 def test_runs_of_one_group_that_are_not_of_one_setting(tmp_path, capsys):
-    """Analytic: seeds may differ, and what does not change training; another setting gets a word,
-    another environment is refused.
+    """Analytic: seeds and what does not change training may differ; other settings get a note,
+    other environments are refused.
     """
     a = plot_runs.load(write_run(tmp_path / "a", steady(1)), None)
     flags = ["--seed", "1", "--eval_interval_steps", "9", "--eval_episodes", "3"]
@@ -138,22 +137,20 @@ def test_runs_of_one_group_that_are_not_of_one_setting(tmp_path, capsys):
         plot_runs.check_group("x", [a, a._replace(env_id=BREAKOUT)])
 
 
-def test_what_records_of_other_versions_leave_open_is_said(tmp_path, capsys):
-    """Analytic: a flag that is gone, one that came later; what came later and changes no training is
-    no matter.
-    """
+def test_flags_that_only_some_records_have_get_a_note(tmp_path, capsys):
+    """Analytic: a retired flag and a younger one do, but none that does not change training."""
     a = plot_runs.load(write_run(tmp_path / "a", steady(1)), None)
     older = {name: a.settings[name] for name in a.settings if name not in ("no_xla", "keep_ckpts")}
     plot_runs.check_group("x", [a._replace(settings=older)])
     assert capsys.readouterr().err == ""
     plot_runs.check_group("x", [a, a._replace(settings=older | {"n_gone": 1})])
     unknown, missing = capsys.readouterr().err.splitlines()
-    assert unknown.endswith("group x: this version does not know n_gone")
-    assert missing.endswith("group x: not each of its runs has recorded n_gone, no_xla")
+    assert unknown.endswith("group x: this revision does not know n_gone")
+    assert missing.endswith("group x: some of its runs have not recorded n_gone, no_xla")
 
 
 def test_figures_stand_at_their_steps_on_every_axis():
-    """Analytic: games of 100 steps and 100 s each; nothing is said outside of them."""
+    """Analytic: games of 100 steps and 100 s each; outside of them there are no values."""
     run = run_of(range(4), [100, 200, 300, 400])
     steps = np.array([50, 150, 400, 401])
     expected = {"steps": 1, "frames": 4, "games": 1 / 100, "hours": 1 / 3600}
@@ -199,35 +196,32 @@ def test_seeds_are_drawn_as_mean_and_band():
     assert labels == ["a (2 seeds)", "b", "mean of 10 games", "lowest to highest seed"]
 
 
-def test_a_seed_that_is_too_short_for_a_mean_is_left_out_of_it(capsys):
-    """Analytic: of scores 1, 3 and 9 the last has no 10 games; no run has 100, nor the legend."""
-    runs = [run_of(np.full(n, score), range(n)) for n, score in ((30, 1), (30, 3), (5, 9))]
-    axes = plot_runs.draw({"a": runs}, options()).axes[0]
+def test_a_run_that_is_too_short_for_a_mean_gets_a_note(capsys):
+    """Analytic: of runs with scores 1, 3 and 9, the last has no mean of 10, and none a mean of 100,
+    which the legend lacks, too; a mean of seeds ends with the shortest one.
+    """
+
+    def shown(sizes: dict[int, int], **more) -> tuple:
+        runs = [run_of(np.full(n, score), range(n)) for score, n in sizes.items()]
+        figure = plot_runs.draw({"a": runs}, options(**more))
+        labels = [text.get_text() for text in figure.legends[0].get_texts()]
+        return figure.axes[0], labels, capsys.readouterr().err
+
+    axes, labels, notes = shown({1: 30, 3: 30, 9: 5})
     means = [line for line in axes.get_lines() if len(line.get_xdata()) == 500]
     assert [set(line.get_ydata()) for line in means] == [{2}]
     heights = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == (1, 3)
-    labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert labels == ["a (3 seeds)", "one game", "mean of 10 games", "lowest to highest seed"]
-    words = capsys.readouterr().err
-    assert "1 of 3 runs have fewer than 10 games" in words
-    assert "3 of 3 runs have fewer than 100 games" in words
-
-
-def test_a_curve_that_a_run_is_too_short_for_gets_a_word(capsys):
-    """Analytic: 30 games have no mean of 100; a mean of seeds ends with the shortest one; and where no
-    run is long enough, the legend names the group alone.
-    """
-    long, short = run_of(np.ones(60), range(60)), run_of(np.ones(30), range(30))
-    plot_runs.draw({"a": [long, short]}, options())
-    words = capsys.readouterr().err
-    assert "fewer than 100 games" in words
-    assert "means of 10 games end where its shortest run does" in words
-    plot_runs.draw({"a": [long, run_of(np.ones(58), range(58))]}, options(curves=(10,)))
-    assert capsys.readouterr().err == ""  # almost as long
-    figure = plot_runs.draw({"a": [run_of(np.ones(5), range(5))]}, options(curves=(10,)))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a"]
-    assert "a run has fewer than 10 games" in capsys.readouterr().err
+    assert "1 of 3 runs have fewer than 10 games" in notes
+    assert "3 of 3 runs have fewer than 100 games" in notes
+    *_, notes = shown({1: 60, 2: 30})
+    assert "mean of 10 games ends where its shortest run does" in notes
+    *_, notes = shown({1: 60, 2: 58}, curves=(10,))
+    assert notes == ""  # almost as long
+    _, labels, notes = shown({1: 5}, curves=(10,))
+    assert labels == ["a"]
+    assert "a run has fewer than 10 games" in notes
 
 
 @pytest.mark.parametrize(
@@ -240,7 +234,7 @@ def test_a_curve_that_a_run_is_too_short_for_gets_a_word(capsys):
     ],
 )
 def test_published_scores(env_id, heights, capsys):
-    """Analytic: random, human, paper, OCD A3C, each with its source; a word where there are none."""
+    """Analytic: random, human, paper, OCD A3C, each with its source; a note where there are none."""
     sticky = 0.25 if env_id.startswith("ALE") else 0.0
     axes = plot_runs.draw(
         {"a": [run_of([1, 2], [1, 2], env_id, sticky)]}, options("--references", curves=(1,))
@@ -250,12 +244,12 @@ def test_published_scores(env_id, heights, capsys):
     for line, source in zip(lines, ("Wang", "Wang", "Figure 4", "its plot"), strict=False):
         assert source in line.get_label()
     words = capsys.readouterr().err
-    assert ("no published scores drawn: none are known here of Seaquest" in words) == (not heights)
+    assert ("no published scores drawn: none are known for Seaquest" in words) == (not heights)
     assert ("without sticky actions" in words) == bool(sticky)
 
 
 def test_figures_are_drawn_from_progress(tmp_path, capsys):
-    """Analytic: a column's values at its steps; a run without it gets a word."""
+    """Analytic: a column's values at its steps; a run without it gets a note."""
     folder = write_run(tmp_path / "a", steady(10))
     (folder / "progress.csv.gz").write_bytes(
         gzip.compress(b"misc/steps,misc/lr\n200,0.5\n300,x\n400,0.25\n")
@@ -269,8 +263,8 @@ def test_figures_are_drawn_from_progress(tmp_path, capsys):
     columns = {column for _, columns in plot_runs.FIGURES.values() for column in columns}
     assert columns <= {*logs.FIGURES}
     said = capsys.readouterr().err
-    assert "has no entropy (rl/policy_entropy)" in said
-    assert "progress.csv: 1 of its lines are no rows: left out" in said
+    assert "has no column 'rl/policy_entropy'" in said
+    assert "progress.csv: left out lines that are no rows: 1" in said
 
 
 # The program
@@ -278,7 +272,7 @@ def test_figures_are_drawn_from_progress(tmp_path, capsys):
 
 @pytest.mark.parametrize(("ending", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
 def test_the_same_runs_give_the_same_file(tmp_path, capsys, ending, magic):
-    """Analytic: its ending is its format; names that would be formulas are text; no byte differs."""
+    """Analytic: the ending is the format; a $ in a name starts no formula; no byte differs."""
     runs = [str(write_run(tmp_path / f"$\\nosuch{{$_s{i}", steady(20))) for i in range(2)]
     out = [tmp_path / f"{name}{ending}" for name in "ab"]
     for path in out:
@@ -290,8 +284,8 @@ def test_the_same_runs_give_the_same_file(tmp_path, capsys, ending, magic):
     assert "fewer than 100 games" in said.err
 
 
-def test_a_run_without_games_is_left_out_with_a_word(tmp_path, capsys):
-    """Analytic: the other is drawn; where there is no other, it is an error."""
+def test_a_run_without_games_is_left_out_with_a_note(tmp_path, capsys):
+    """Analytic: the other one is drawn; without another one, it is an error."""
     empty, full = write_run(tmp_path / "empty", []), write_run(tmp_path / "full", steady(20))
     begun = tmp_path / "begun"
     write_run(begun, None)
@@ -308,7 +302,7 @@ def test_a_run_without_games_is_left_out_with_a_word(tmp_path, capsys):
 
 
 def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
-    """Analytic: files of others of 20 games whose l is 100 each, counted as one says; then as each says."""
+    """Analytic: 20 games of others, of l = 100 each, counted by one flag, then by one for each."""
     paths = []
     for name in "ab":
         write_monitor(tmp_path / name / "monitor.csv", steady(20))
@@ -325,20 +319,11 @@ def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
     assert said(*flags) == ["x: 500 steps", "y: 2,000 steps"]
 
 
-def test_a_damaged_record_is_said_and_ends_it(tmp_path, capsys):
-    """Golden: what the steps of its games are is not guessed any more."""
-    folder = write_run(tmp_path / "a", steady(20))
-    (folder / "args.json").write_text("{")
-    assert plot_runs.main([str(folder), "--out", str(tmp_path / "fig.png")]) == 2
-    note, error = capsys.readouterr().err.splitlines()
-    assert "args.json is damaged" in note
-    assert "--frames_per_l" in error
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["a"], "--out"),
+        (["damaged", "--out", "f.png"], "damaged/args.json is damaged"),
         (["a", "--out", "f.jpg"], "must end in .png or .svg"),
         (["nowhere", "--out", "f.png"], "nowhere"),
         (["x" * 5000, "--out", "f.png"], "File name too long"),
@@ -356,7 +341,9 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, capsys, argv,
     """Analytic: nothing else is said, nothing written."""
     monkeypatch.chdir(tmp_path)
     pathlib.Path("nothing").mkdir()
-    write_run(pathlib.Path("a"), steady(100))
+    for name in ("a", "damaged"):
+        write_run(pathlib.Path(name), steady(100))
+    pathlib.Path("damaged/args.json").write_text("{")
     for i, env_id in enumerate((PONG, BREAKOUT)):
         write_monitor(pathlib.Path(f"mixed/{i}.monitor.csv"), steady(1), env_id=env_id)
     before = sorted(tmp_path.rglob("*"))

@@ -1,4 +1,4 @@
-"""preprocessing_play.py: a pressed key becomes the right action, and what is seen is what trains."""
+"""preprocessing_play.py: keys become the right actions, and the panel shows what training sees."""
 
 import dataclasses
 import pathlib
@@ -35,8 +35,7 @@ def no_display(monkeypatch):
 @pytest.mark.parametrize(
     ("keys", "meanings", "wanted"),
     [
-        ("", EIGHTEEN, "NOOP"),
-        ("up left space", EIGHTEEN, "UPLEFTFIRE"),
+        *((" ".join(preprocessing_play.keys_of(name)), EIGHTEEN, name) for name in EIGHTEEN),
         ("up down right", EIGHTEEN, "RIGHT"),
         ("left right space", EIGHTEEN, "FIRE"),
         ("up", PONG, "RIGHT"),
@@ -47,18 +46,12 @@ def no_display(monkeypatch):
     ],
 )
 def test_keys_become_the_nearest_action(keys, meanings, wanted):
-    """Analytic: by the emulator's names; opposites cancel each other."""
+    """Analytic: by the emulator's names, of which all eighteen have keys; opposites cancel."""
     assert meanings[preprocessing_play.action_of(keys.split(), meanings)] == wanted
 
 
-def test_the_keys_of_an_action_give_that_action():
-    """Analytic: all eighteen, there and back."""
-    for action, meaning in enumerate(EIGHTEEN):
-        assert preprocessing_play.action_of(preprocessing_play.keys_of(meaning), EIGHTEEN) == action
-
-
 class Typist(screens.Window):
-    """Types on a keyboard: what stands for the number of a picture happens before it is shown."""
+    """Posts the keyboard events of `script`: those of picture n before it is shown."""
 
     script: dict[int, list[tuple[str, str]]]
     pictures: list[np.ndarray]
@@ -73,10 +66,8 @@ class Typist(screens.Window):
 
 
 def test_a_pressed_key_becomes_the_right_action(monkeypatch, capsys):
-    """Analytic: posted to SDL's dummy driver; by the frames from which on a key acts.
-
-    The random start is taken away. Reset shows frames 0 to 13, decisions are made after frames 13,
-    17, 21, …; an event posted with picture n is there for the next decision.
+    """Analytic: the toy records each frame's action. Without a random start, reset shows frames 0 to
+    13, and an event posted with picture n affects the next of the decisions after frames 13, 17, …
     """
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     games = []
@@ -91,7 +82,7 @@ def test_a_pressed_key_becomes_the_right_action(monkeypatch, capsys):
     Typist.script = {
         20: [("KEYDOWN", "right")],  # held through frames 22 to 29
         27: [("KEYUP", "right")],
-        31: [("KEYDOWN", "space"), ("KEYUP", "space")],  # a tap between two decisions
+        31: [("KEYDOWN", "space"), ("KEYUP", "space")],  # pressed between two decisions
         40: [("KEYDOWN", "left")],
         50: [("KEYDOWN", "escape")],
     }
@@ -155,10 +146,7 @@ def test_what_is_shown_is_the_game_and_what_trains(monkeypatch, tmp_path, capsys
 
 
 def test_ends_of_episodes_are_told(monkeypatch):
-    """Analytic: the toy loses a life every 30 frames, and its games have 90.
-
-    What is shown after an end is where the next episode begins.
-    """
+    """Analytic: the toy loses a life every 30 of its 90 frames; after each end it goes on."""
     states, stacks = [], []
 
     def note(observation, pressed, state):
@@ -195,7 +183,7 @@ def test_ends_of_episodes_are_told(monkeypatch):
 
 @pytest.mark.parametrize("name", ["play.gif", "play.mp4"])
 def test_a_record_needs_no_display(tmp_path, capsys, name):
-    """Analytic: the asked-for decisions, four frames each, random or each action in turn."""
+    """Analytic: it has as many decisions as asked for, of four frames each, by either policy."""
     path = tmp_path / name
     more = ["--preprocessing", "pong", "--policy", "random"] if name == "play.gif" else []
     arguments = ["PongNoFrameskip-v4", "--record", str(path), "--steps", "12", *more]
@@ -213,7 +201,6 @@ def test_a_record_needs_no_display(tmp_path, capsys, name):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "env_id"),
         (["PongNoFrameskip-v4"], "no display; --record film.mp4 needs none"),
         (["CartPole-v1", "--record", "x.gif"], "CartPole-v1 has no images to preprocess"),
         (["Nowhere-v7"], "unknown environment Nowhere-v7"),
@@ -221,7 +208,6 @@ def test_a_record_needs_no_display(tmp_path, capsys, name):
         ([NUMBERS, "--record", "nowhere/x.gif"], "cannot write nowhere/x.gif"),
         ([NUMBERS, "--record", "x.gif", "--steps", "0"], "--steps 0 is out of range"),
         ([NUMBERS, "--record", "x.gif", "--seed", "-1"], "--seed -1 is out of range"),
-        (["CartPole-v1", "--preprocessing", "none"], "--preprocessing"),
     ],
 )
 def test_bad_input_gets_one_line(tmp_path, monkeypatch, capsys, arguments, words):

@@ -1,8 +1,6 @@
-"""What holds for anything that could be handed in: rewards and ends, gradients, schedules, seeds, records.
+"""What holds for any rewards and ends, gradients, schedules, seeds and records.
 
-Hypothesis chooses the examples, always the same ones but in `make test-slow` (tests/conftest.py).
-Parameters and their validation have such tests beside their others, in tests/settings/params_test.py and
-tests/settings/command_line_test.py, and so has the smoothing of curves in tests/plot_runs_test.py.
+Hypothesis chooses the examples: the same ones each time, but new ones in `make test-slow`.
 """
 
 import contextlib
@@ -12,7 +10,7 @@ import math
 import pathlib
 import tempfile
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -27,9 +25,8 @@ from hypothesis.extra import numpy as hnp
 from a3c.agent import losses, optimizer
 from a3c.agent.learner import Acted
 from a3c.agent.shared import Counters, Gate
-from a3c.agent.worker import MainThread, Worker
+from a3c.agent.worker import MainThreadLink, Worker
 from a3c.contract import Replaced, Step
-from a3c.envs import wrappers
 from a3c.envs.score import Score
 from a3c.machine import seeding
 from a3c.machine.stopping import StopFlag
@@ -38,6 +35,7 @@ from a3c.settings.params import Params
 from a3c.store import logs
 from a3c.store.resume import Start
 from a3c.store.run_folder import RunFolder
+from tests.tools import oracle
 
 quick = settings(max_examples=settings.default.max_examples // 2)
 rewards = st.floats(-50, 50, width=32)
@@ -49,7 +47,7 @@ discounts = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
 
 
 class Scripted:
-    """K environments that follow a script of (reward, terminated, truncated) and number what they show."""
+    """K environments that follow a script of (reward, terminated, truncated) and show numbers that count up."""
 
     def __init__(self, n_slots: int, script: np.ndarray) -> None:
         n_envs = script.shape[1]
@@ -58,7 +56,7 @@ class Scripted:
         self.n_frames = 0
         self.next_games = [0] * n_envs
         self.shown: list[np.ndarray] = []  # after the reset and after each step
-        self.final: list[np.ndarray] = []  # of each step, whether it ended or not
+        self.final: list[np.ndarray] = []  # after each step, before the reset if it ended
         self._script, self._n_shown = script, 0
 
     def _new(self) -> np.ndarray:
@@ -84,13 +82,14 @@ class Scripted:
 
 
 def value_of(observations: np.ndarray) -> np.ndarray:
-    """Some value that tells every observation from every other."""
+    """A value that differs between all observations."""
     return np.sqrt(observations[..., 0] + 2.0)
 
 
 class Ruler:
-    """Stands in for a local network: values as above, two actions as likely; keeps what it is to learn from.
-    A layer's activations are the observations themselves.
+    """A local network with values as above and two equally likely actions, which keeps the rollouts.
+
+    The activations of its only layer are the observations.
     """
 
     def __init__(self) -> None:
@@ -104,35 +103,30 @@ class Ruler:
     def evaluate_last(self, observations: np.ndarray) -> np.ndarray:
         return value_of(observations)
 
-    def learn(self, rollout: Any, learning_rate: float, activations: list[Any]) -> None:
+    def learn(self, rollout: Any, learning_rate: float, acted: list[Any]) -> None:
         self.rollouts.append(tf.nest.map_structure(np.copy, rollout))
-        acted_on = [of_step["layer"] for of_step in activations]
+        acted_on = [step["layer"] for step in acted]
         np.testing.assert_array_equal(acted_on, rollout.observations[:-1])
 
 
-def by_definition(envs: Scripted, script: np.ndarray, n_steps: int, discount: float) -> np.ndarray:
-    """Every return, each summed on its own: rewards to the end of the episode or of the rollout, and the value of what
-    comes then, unless the episode was terminated."""
-    returns = np.zeros(script.shape[:2])
-    for t, k in np.ndindex(*returns.shape):
-        edge = (t // n_steps + 1) * n_steps
-        factor = 1.0
-        for i in range(t, edge):
-            reward, terminated, truncated = script[i, k]
-            returns[t, k] += factor * reward
-            factor *= discount
-            if truncated and not terminated:
-                returns[t, k] += factor * value_of(envs.final[i])[k]
-            if terminated or truncated:
-                break
-        else:
-            returns[t, k] += factor * value_of(envs.shown[edge])[k]
-    return returns
+def by_the_oracle(envs: Scripted, script: np.ndarray, n_steps: int, discount: float) -> np.ndarray:
+    """The returns of all rollouts; a truncation that is no termination is paid the value that it hides."""
+    rewards, terminated, truncated = np.moveaxis(script, -1, 0)
+    hidden = np.where((truncated > 0) & (terminated == 0), value_of(np.array(envs.final)), 0)
+    rewards, continues = rewards + discount * hidden, (terminated + truncated) == 0
+    return np.concatenate(
+        [
+            oracle.n_step_returns(
+                rewards[at], continues[at], value_of(envs.shown[at.stop]), discount
+            )
+            for at in (slice(t, t + n_steps) for t in range(0, len(script), n_steps))
+        ]
+    )
 
 
 @st.composite
 def scripts(draw: st.DrawFn) -> tuple[int, np.ndarray]:
-    """Steps a rollout; and rewards, terminations and truncations of a few rollouts of a few environments."""
+    """The steps of a rollout, and the script of a few rollouts of a few environments."""
     n_steps, n_rollouts, n_envs = (draw(st.integers(1, n)) for n in (5, 3, 3))
     often = draw(st.sampled_from([0.1, 0.5]))
     entry = st.tuples(rewards, st.floats(0, 1), st.floats(0, 1))
@@ -144,10 +138,10 @@ def scripts(draw: st.DrawFn) -> tuple[int, np.ndarray]:
 
 @quick
 @given(scripts(), discounts)
-def test_any_sequence_gives_the_returns_of_the_definition(
+def test_any_sequence_gives_the_returns_of_the_oracle(
     steps_and_script: tuple[int, np.ndarray], discount: float
 ) -> None:
-    """Parity: from scripted environments through the worker and `n_step_returns`, against sums of their own."""
+    """Parity: from scripted environments through the worker and `n_step_returns`, against the oracle."""
     n_steps, script = steps_and_script
     envs, ruler = Scripted(n_steps + 1, script), Ruler()
     params = Params(env_id="toys/Scripted", steps_per_update=n_steps, discount=discount)
@@ -155,7 +149,7 @@ def test_any_sequence_gives_the_returns_of_the_definition(
         counters=Counters(script.shape[0] * script.shape[1]), gate=Gate()
     )
     failures: list[Any] = []
-    main = MainThread(StopFlag(), failures.append)
+    main = MainThreadLink(StopFlag(), failures.append)
     parts: Any = (shared, ruler, envs, params)
     Worker(1, *parts, np.random.default_rng(0), main).run()
     assert failures == []
@@ -163,7 +157,7 @@ def test_any_sequence_gives_the_returns_of_the_definition(
         losses.n_step_returns(r.rewards, r.continues, value_of(r.observations[-1]), discount)
         for r in ruler.rollouts
     ]
-    expected = by_definition(envs, script, n_steps, discount)
+    expected = by_the_oracle(envs, script, n_steps, discount)
     np.testing.assert_allclose(np.concatenate(returns), expected, rtol=1e-5, atol=1e-4)
     seen = np.concatenate([r.observations[:-1] for r in ruler.rollouts])
     np.testing.assert_array_equal(seen, envs.shown[:-1])
@@ -181,12 +175,12 @@ arrays = hnp.arrays(
 @given(st.lists(arrays, min_size=1, max_size=4), st.sampled_from([0.5, 5.0, 40.0]))
 @example(gradients=[np.array([3.6e-24], np.float32)], limit=0.5)
 def test_clipping_shortens_and_never_turns(gradients: list[np.ndarray], limit: float) -> None:
-    """Analytic: at most the limit; the factor is 1 within the limit; the norm is that before."""
+    """Analytic: the norm becomes at most the limit; the factor is 1 if it was below."""
     factor, norm = optimizer.clipping_factor([tf.constant(g) for g in gradients], limit)
     before = np.concatenate([g.ravel() for g in gradients]).astype(np.float64)
     after = float(factor) * before
     length = np.sqrt((before**2).sum())
-    # At most 64 squares, each of which vanishes where it is below the smallest normal number.
+    # There are at most 64 squares, each of which vanishes below the smallest normal number.
     vanished = float(64 * np.finfo(np.float32).tiny) ** 0.5
     assert float(norm) == pytest.approx(length, rel=1e-5, abs=vanished)
     assert np.sqrt((after**2).sum()) <= limit * (1 + 1e-5)
@@ -199,7 +193,7 @@ def test_clipping_shortens_and_never_turns(gradients: list[np.ndarray], limit: f
 def test_the_schedule_is_a_line_that_ends_at_zero(
     initial: float, end: int, steps: list[int]
 ) -> None:
-    """Analytic: initial · (1 − n / end), and 0 from its end on; it never rises nor leaves [0, initial]."""
+    """Analytic: initial · (1 − n / end), and 0 after the end; it never rises, and stays in [0, initial]."""
     rates = [optimizer.learning_rate(initial, n, end) for n in sorted(steps)]
     assert rates == sorted(rates, reverse=True)
     for n, rate in zip(sorted(steps), rates, strict=True):
@@ -210,26 +204,13 @@ def test_the_schedule_is_a_line_that_ends_at_zero(
 
 
 class Pays(gymnasium.Env):
-    """Pays what it is told."""
+    """Pays one reward."""
 
     def __init__(self, reward: float) -> None:
         self._reward = reward
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return None, self._reward, False, False, {}
-
-
-def clipped(reward: float) -> float:
-    return float(wrappers.ClipRewards(Pays(reward)).step(0)[1])
-
-
-@given(st.floats(allow_nan=False), st.floats(allow_nan=False))
-def test_clipped_rewards(a: float, b: float) -> None:
-    """Analytic: within [−1, 1], unchanged there, never in another order, and clipped twice as once."""
-    assert -1 <= clipped(a) <= 1
-    assert clipped(clipped(a)) == clipped(a)
-    assert (a <= b) <= (clipped(a) <= clipped(b))
-    assert (-1 <= a <= 1) <= (clipped(a) == a)
 
 
 # Seeds
@@ -240,7 +221,7 @@ def keys_below(n_seeds: int, n: int) -> st.SearchStrategy:
     return st.tuples(st.integers(0, n_seeds), st.sampled_from(seeding.Purpose), small, small, small)
 
 
-# Most often near each other, where a key that were mixed wrongly would meet another.
+# Mostly close to each other, where wrong mixing would make two keys equal.
 keys = st.one_of(keys_below(1, 1), keys_below(2, 3), keys_below(2**32, 99))
 
 
@@ -265,8 +246,8 @@ def test_streams_are_the_same_only_for_the_same_key(a: tuple, b: tuple) -> None:
 def test_any_games_are_counted_and_read_back(
     games: list[tuple[list[float], tuple[bool, bool]]],
 ) -> None:
-    """Parity: scores and lengths of the games that ended, in order, whatever was paid, and whether
-    they were over or cut off, or were broken off."""
+    """Parity: scores and lengths of the games that ended, in order: by termination or truncation, but not those
+    that were abandoned."""
     assume(games)
     goes_on = (False, False)
     script = iter(
@@ -298,12 +279,14 @@ def test_any_games_are_counted_and_read_back(
 
 @contextlib.contextmanager
 def open_log(progress: str | None = None) -> Iterator[tuple[pathlib.Path, logs.RunLog]]:
-    """A run's logs, in a folder that may have rows of progress already."""
+    """A run's logs, in a folder that may already have a progress.csv."""
     with (
         tempfile.TemporaryDirectory() as temporary,
         contextlib.redirect_stdout(io.StringIO()),
-        # TensorBoard's files cost most of the time.
-        mock.patch.object(logs, "Events", return_value=mock.Mock(error=None)),
+        # TensorBoard's files would take most of the time.
+        mock.patch.object(
+            logs, "Events", return_value=mock.Mock(file=mock.Mock(error=None, n_lost=0))
+        ),
     ):
         folder = pathlib.Path(temporary)
         if progress is not None:
@@ -313,13 +296,13 @@ def open_log(progress: str | None = None) -> Iterator[tuple[pathlib.Path, logs.R
             yield folder, log
 
 
-# What may stand in a column; NaN is what is not known.
+# What a column may hold; NaN stands for an unknown figure.
 figures = st.one_of(st.floats(), st.just(math.nan), st.integers(0, 10**12))
 EVALUATED = ("episode_reward_mean", "episode_reward_sd", "n_cut_off", "seconds")
 
 
 def rows_of(names: Sequence[str]) -> st.SearchStrategy:
-    """A few rows: the steps, and a figure under each name."""
+    """A few rows: the steps, and a figure for each name."""
     row = st.tuples(*[figures] * len(names)).map(lambda row: dict(zip(names, row, strict=True)))
     return st.lists(st.tuples(st.integers(0, 10**12), row), max_size=3)
 
@@ -334,9 +317,8 @@ def read_back(path: pathlib.Path) -> list[dict[str, float]]:
 def test_any_figures_are_read_back_from_progress_and_evaluations(
     progress: list[tuple[int, dict]], evaluations: list[tuple[int, dict]], new: set[str]
 ) -> None:
-    """Parity: every row to the last bit, NaN too, in a file that an older version began, which keeps
-    its columns: one is gone, and those that are `new` are left out; and what a resumption takes of it.
-    """
+    """Parity: every row to the last bit, NaN too, in a file that an older version began. It keeps its columns: one that
+    is gone, but not those that are `new`. And what a resumed run reads of the evaluations."""
     progress = [(n, row | {"misc/steps": n}) for n, row in progress]
     old = [name for name in (*logs.FIGURES, "gone") if name not in new]
     head = f"{','.join(old)}\r\n{','.join('7' for _ in old)}\r\n"
@@ -354,18 +336,3 @@ def test_any_figures_are_read_back_from_progress_and_evaluations(
     np.testing.assert_equal(rows, known)
     np.testing.assert_equal(evaluated, [{"steps": n} | row for n, row in evaluations])
     np.testing.assert_equal(means, {n: row["episode_reward_mean"] for n, row in evaluations})
-
-
-def test_the_examples_are_the_same_every_time() -> None:
-    """Analytic: the profile is loaded for every test, wherever its settings stand."""
-    seen: list[list[float]] = []
-    for _ in range(2):
-        seen.append([])
-
-        @given(st.floats())
-        def remember(x: float) -> None:
-            seen[-1].append(x)
-
-        call: Callable = remember
-        call()
-    np.testing.assert_array_equal(*seen)

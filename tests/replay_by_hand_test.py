@@ -8,15 +8,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from a3c.envs.make import describe_env
-from a3c.envs.pool import Fleet, Pool
-from a3c.envs.process import Host
+from a3c.envs.fleet import Fleet
+from a3c.envs.pool import Pool
 from a3c.settings.params import Params
 from tests.tools import replay_by_hand
+from tests.tools.pools import TOY, make_pool, sharing
 from tests.tools.replay_by_hand import ROOT, ByHand, Row, play
 from tests.tools.toys import numbered_frame
 
-TOY = "tests.tools.toys:toys/"
 GAMES = ["Pong", "Breakout", "SpaceInvaders", "Qbert", "BeamRider"]
 
 
@@ -83,10 +82,8 @@ IN_PROCESSES = {
 def test_what_a_worker_gets(env_id: str, n_steps: int, settings: dict, needed: str) -> None:
     """Parity: two environments in processes: slots, final observations, rewards, ends, games and frames."""
     params = Params(env_id, seed=7, **settings)
-    with contextlib.closing(
-        Pool(params, describe_env(params), 3, 2, 3, [0, 5], Fleet(1, 2))
-    ) as envs:
-        compare_processes(envs, two_by_hand(params, worker=3), n_steps, needed)
+    with contextlib.closing(make_pool(params, 3, [0, 5], 3, Fleet(1, 2))) as envs:
+        compare_processes(envs, params, 3, n_steps, needed)
 
 
 @pytest.mark.parametrize(
@@ -98,24 +95,14 @@ def test_what_a_worker_gets(env_id: str, n_steps: int, settings: dict, needed: s
 )
 def test_what_workers_get_that_share_a_process(env_id: str, n_steps: int, needed: str) -> None:
     """Parity: the same of two workers with two environments each, all four in one process."""
-    params, fleet = Params(env_id, seed=7), Fleet()
-    fleet.hosts = dict.fromkeys((3, 4), Host(2))
-    with contextlib.ExitStack() as stack:
-        both = [
-            stack.enter_context(
-                contextlib.closing(
-                    Pool(params, describe_env(params), worker, 2, 3, [0, 5], fleet),
-                )
-            )
-            for worker in (3, 4)
-        ]
+    params = Params(env_id, seed=7)
+    with sharing(params, (3, 4), [0, 5], n_slots=3) as both:
         for worker, envs in zip((3, 4), both, strict=True):
-            compare_processes(envs, two_by_hand(params, worker), n_steps, needed, worker)
+            compare_processes(envs, params, worker, n_steps, needed)
 
 
-def two_by_hand(params: Params, worker: int) -> list[ByHand]:
-    """A worker's two environments."""
-    return [
+def compare_processes(envs: Pool, params: Params, worker: int, n_steps: int, needed: str) -> None:
+    by_hand = [
         ByHand(
             *(params.env_id, params.seed, worker, env, first_game),
             clips=not params.no_clip_rewards,
@@ -123,11 +110,6 @@ def two_by_hand(params: Params, worker: int) -> list[ByHand]:
         )
         for env, first_game in enumerate([0, 5])
     ]
-
-
-def compare_processes(
-    envs: Pool, by_hand: list[ByHand], n_steps: int, needed: str, worker: int = 3
-) -> None:
     actions_of = np.random.default_rng(7)
     envs.reset(slot=2)
     for k, one in enumerate(by_hand):
@@ -218,37 +200,26 @@ def without_the_start(self: ByHand) -> Row:
     return right["_row"](self)._replace(score=sum(frame.reward for frame in decided))
 
 
-WRONG = [
-    ("_image", without_max, "observation"),
-    ("_image", one_frame_early, "observation"),
-    ("_observation", newest_first, "observation"),
-    ("_row", without_decisions, "games"),
-    ("_row", without_the_start, "games"),
-]
+rules = ByHand.__init__.__kwdefaults__
+# What is done to the replay, and what must then differ.
+WRONG: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
+    "no maximum": (lambda m: m.setattr(ByHand, "_image", without_max), "observation"),
+    "a frame early": (lambda m: m.setattr(ByHand, "_image", one_frame_early), "observation"),
+    "newest first": (lambda m: m.setattr(ByHand, "_observation", newest_first), "observation"),
+    "no decisions": (lambda m: m.setattr(ByHand, "_row", without_decisions), "games"),
+    "no start": (lambda m: m.setattr(ByHand, "_row", without_the_start), "games"),
+    "unclipped rewards": (lambda m: m.setitem(rules, "clips", False), "instead of"),
+    "lives ignored": (lambda m: m.setitem(rules, "ends_on_life_loss", False), "instead of"),
+    "other no-ops": (lambda m: m.setattr(replay_by_hand, "NOOPS", 3), "observation"),
+}
 
 
-@pytest.mark.parametrize(("piece", "wrong", "difference"), WRONG)
-def test_a_wrong_replay_is_noticed(
-    piece: str, wrong: Callable, difference: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_replay_is_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Analytic: negative control; each piece of the work by hand counts."""
-    monkeypatch.setattr(ByHand, piece, wrong)
+    change, difference = WRONG[wrong]
+    change(monkeypatch)
     with pytest.raises(AssertionError, match=difference):
-        play(TOY + "NumbersWithLives-v0", 50)
-
-
-@pytest.mark.parametrize("rule", ["clips", "ends_on_life_loss"])
-def test_a_rule_left_out_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Analytic: negative control; rewards that are not clipped, episodes that go on over lost lives."""
-    monkeypatch.setitem(ByHand.__init__.__kwdefaults__, rule, False)
-    with pytest.raises(AssertionError, match="instead of"):
-        play(TOY + "NumbersWithLives-v0", 50)
-
-
-def test_other_no_ops_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Analytic: negative control; their numbers are of another stream."""
-    monkeypatch.setattr(replay_by_hand, "NOOPS", 3)
-    with pytest.raises(AssertionError, match="observation"):
         play(TOY + "NumbersWithLives-v0", 50)
 
 

@@ -1,13 +1,14 @@
 """run_checkpoint.py as its user meets it: what it prints, writes, films, shows and refuses."""
 
+import contextlib
 import json
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -24,7 +25,7 @@ from tests.tools.agents import CARTPOLE, SHORT_PONG, save
 
 @pytest.fixture(autouse=True)
 def no_display(monkeypatch):
-    """Whoever runs the tests may have one; and TensorFlow's threads are configured only once."""
+    """Hide a display that the tests' machine may have. TensorFlow's threads are configured only once."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.setenv(name, "")  # so that it is put back, whatever happens to it meanwhile
         monkeypatch.delenv(name)
@@ -40,26 +41,21 @@ def made(tmp_path_factory):
     return folder
 
 
-class Seen(NamedTuple):
-    """A game played apart from the program, and what a person would see of it."""
-
-    game: Played
-    frames: list[np.ndarray]
-
-
-def play_apart(made: pathlib.Path, name: str, n_games: int, seed: int = 0) -> list[Seen]:
+def play_apart(
+    made: pathlib.Path, name: str, n_games: int, seed: int = 0
+) -> list[tuple[Played, list[np.ndarray]]]:
+    """Games played apart from the program, and the frames that a person would see of each."""
     player, played = agent.load(checkpoint.read(checkpoint.find(made / name))), []
     for number in range(n_games):
         frames: list[np.ndarray] = []
-        params = evaluation.params_of(player.subject, seed)
-        here = evaluation.EnvHere(params, number, frames.append)
-        played.append(Seen(evaluation.play_game(player, here, seed, number), frames))
-        here.close()
+        here = evaluation.EnvHere(evaluation.params_of(player.subject, seed), number, frames.append)
+        with contextlib.closing(here):
+            played.append((evaluation.play_game(player, here, seed, number), frames))
     return played
 
 
 def test_scores_are_printed_and_written(made, tmp_path, capsys):
-    """Golden: line for line, against games played apart; NaN never gets into the JSON."""
+    """Golden: line for line, compared with games played apart from the program."""
     path = tmp_path / "scores.json"
     arguments = ["--episodes", "3", "--json", str(path), "--n_envs", "2", "--seed", "4"]
     assert run_checkpoint.main([str(made / "cartpole"), *arguments]) == 0
@@ -85,6 +81,54 @@ def test_scores_are_printed_and_written(made, tmp_path, capsys):
     assert [written[name] for name in names] == ["CartPole-v1", str(path_of_70), 70, 4, False]
 
 
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, capsys):
+    """Golden: in a run's folder; which one is played is said, and why."""
+    newer = save(tmp_path / "checkpoints").path.with_name("ckpt-80.safetensors")
+    newer.write_bytes(b"cut short")
+    assert run_checkpoint.main([str(tmp_path), "--episodes", "1"]) == 0
+    out, err = capsys.readouterr()
+    older = tmp_path / "checkpoints/ckpt-70.safetensors"
+    assert out.startswith(f"{older}: CartPole-v1 after 70 steps;")
+    assert re.fullmatch(rf"run_checkpoint\.py: note: cannot read {newer}: .*; using {older}\n", err)
+    assert run_checkpoint.main([str(newer), "--episodes", "1"]) == 2  # it was asked for by name
+
+
+def test_a_reader_that_has_gone_stops_no_games(made, tmp_path, monkeypatch, capsys):
+    """Analytic: as with `| head`; the scores are written all the same."""
+    path = tmp_path / "scores.json"
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        words = ["--no_render", "--episodes", "2", "--json", str(path)]
+        assert run_checkpoint.main([str(made / "cartpole"), *words]) == 0
+    assert capsys.readouterr().err == ""
+    assert len(json.loads(path.read_text())["games"]) == 2
+
+
+def test_scores_replace_a_whole_file_or_none(made, tmp_path, monkeypatch):
+    """Analytic: a full disk leaves the old scores; a link's target is written, and so is a pipe."""
+    link, target, pipe = (tmp_path / name for name in ("link", "target", "pipe"))
+    target.write_text("old scores")
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    words = [str(made / "cartpole"), "--no_render", "--episodes", "1", "--json"]
+
+    def fail(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        assert run_checkpoint.main([*words, str(link)]) == 2
+    assert target.read_text() == "old scores"
+    assert run_checkpoint.main([*words, str(link)]) == 0
+    assert link.is_symlink()
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    assert run_checkpoint.main([*words, str(pipe)]) == 0
+    assert os.read(reader, 65536) == target.read_bytes()
+    os.close(reader)
+
+
 def test_any_name_of_a_checkpoint_will_do(made, capsys):
     """Analytic: with the environment or without, and flags before, between or behind."""
     folder = made / "cartpole/checkpoints"
@@ -103,7 +147,7 @@ def test_any_name_of_a_checkpoint_will_do(made, capsys):
 
 
 def test_what_was_over_when_it_is_interrupted_is_summed_up(made, tmp_path, monkeypatch, capsys):
-    """Golden: and 130; but no file, for short games are over sooner than long ones."""
+    """Golden: with status 130, but no file is written, because short games end first."""
     path, play_many = tmp_path / "scores.json", evaluation.play_many
 
     def press_ctrl_c(*arguments: object) -> Iterator[Played]:
@@ -118,7 +162,7 @@ def test_what_was_over_when_it_is_interrupted_is_summed_up(made, tmp_path, monke
     *_, first, second, told, last = capsys.readouterr().out.splitlines()
     assert first.startswith("game   0: ")
     assert second.startswith("game   1: ")
-    assert told == "interrupted: of 9 games, those that were over by then"
+    assert told == "interrupted: only some of 9 games had ended"
     assert last.startswith("2 games: mean ")
     assert not path.exists()
 
@@ -137,7 +181,7 @@ def read_film(path: pathlib.Path) -> list[np.ndarray]:
 
 
 def test_an_mp4_holds_every_frame(made, tmp_path, capsys):
-    """Golden: of a Pong of 150 frames, three times as large, within what H.264 loses."""
+    """Golden: of a Pong of 150 frames, three times as large, within the losses of H.264."""
     path = tmp_path / "film.mp4"
     assert run_checkpoint.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path)]) == 0
     out = capsys.readouterr().out
@@ -157,7 +201,7 @@ def test_an_mp4_holds_every_frame(made, tmp_path, capsys):
 
 
 def test_a_gif_holds_a_quarter_of_them(made, tmp_path, capsys):
-    """Golden: 15 pictures a second, each of two frames' brighter pixels; with the eyes beside."""
+    """Golden: 15 pictures a second, each with the brighter pixels of two frames, beside the eyes."""
     path = tmp_path / "film.gif"
     assert (
         run_checkpoint.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path), "--eyes"])
@@ -179,9 +223,7 @@ def test_a_gif_holds_a_quarter_of_them(made, tmp_path, capsys):
     [("pong", 100, ["--seconds", "2"], 60), ("cartpole", 2, ["--eyes"], 50)],
 )
 def test_a_film_is_as_long_as_was_asked_for(made, tmp_path, capsys, name, episodes, more, fps):
-    """Golden: 2 of the 2.5 seconds that the first of many games takes, and no more is played; or two
-    games of CartPole, one after the other, as Gymnasium draws them.
-    """
+    """Golden: 2 of the 2.5 seconds of the first of many games; or two whole games of CartPole."""
     path = tmp_path / "film.mp4"
     env_id = {"cartpole": CARTPOLE, "pong": SHORT_PONG}[name].env_id
     arguments = [env_id, str(made / name), "--video", str(path), *more]
@@ -190,7 +232,7 @@ def test_a_film_is_as_long_as_was_asked_for(made, tmp_path, capsys, name, episod
     assert said.endswith(f"filmed in {path}\n")
     if name == "pong":
         n_pictures = 120
-        assert "the film is long enough\nno game was played to its end\n" in said
+        assert "the film has its full length\nno game was played to its end\n" in said
     else:
         n_pictures = sum(game.length + 1 for game, _ in play_apart(made, name, episodes))
     assert len(read_film(path)) == n_pictures
@@ -220,7 +262,6 @@ def test_a_window_shows_the_game_until_it_is_closed(made, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("name", "speed", "fps", "share"),
     [
-        ("cartpole", None, 50, 1),
         ("cartpole", "0.5", 25, 1),
         ("cartpole", "2", 60, 0.6),  # a hundred a second, of which the window shows sixty
         ("pong", "4", 60, 0.25),
@@ -244,8 +285,8 @@ def test_a_window_has_the_games_speed(made, monkeypatch, capsys, name, speed, fp
     monkeypatch.setattr(screens, "Window", Kept)
     monkeypatch.setattr(screens, "has_display", lambda: True)
     env_id = {"cartpole": CARTPOLE, "pong": SHORT_PONG}[name].env_id
-    more = [] if speed is None else ["--speed", speed]
-    assert run_checkpoint.main([env_id, str(made / name), "--episodes", "1", *more]) == 0
+    more = ["--episodes", "1", "--speed", speed]
+    assert run_checkpoint.main([env_id, str(made / name), *more]) == 0
     ((_, frames),) = play_apart(made, name, 1)
     (window,) = windows
     assert window.fps == fps
@@ -254,31 +295,26 @@ def test_a_window_has_the_games_speed(made, monkeypatch, capsys, name, speed, fp
 
 
 REFUSED = [
-    ([], "checkpoint"),
     (["nowhere"], "no checkpoint at nowhere"),
     (["foreign.safetensors"], "cannot read foreign.safetensors"),
     (["damaged"], "cannot read damaged/checkpoints/ckpt-70.safetensors"),
     (["old"], "revision 243b5dc reads those"),  # of TensorFlow's form
     (["other"], "observation shape (5,), this run has (4,)"),
     (["Acrobot-v1", "run"], "plays CartPole-v1, not Acrobot-v1"),
-    (["Nowhere-v7", "run"], "plays CartPole-v1, not Nowhere-v7"),
-    (["CartPole-v1", "run", "run"], "unrecognized arguments: run"),
-    (["run", "--seconds", "9"], "there is none without --video"),
+    (["run", "--seconds", "9"], "it needs --video"),
     (
         ["run", "--video", "x.gif", "--seconds", "9", "--json", "x"],
-        "--json is for games that are played to their end",
+        "--json needs games that are played to their end",
     ),
-    (["run", "--video", "film.gif", "--seconds", "0"], "no length of a film"),
-    (["run", "--episodes", "0"], "out of range"),
+    (["run", "--video", "film.gif", "--seconds", "0"], "'0' is no number from 0.01 to 1,000,000"),
+    (["run", "--episodes", "0"], "'0' is no whole number from 1 to 1,000,000"),
     (["run", "--seed", "-1"], "--seed"),
     (["run", "--video", "film.avi"], "films are .mp4 or .gif"),
-    (["run", "--video", "nowhere/film.mp4"], "cannot write nowhere/film.mp4"),
     (["run", "--json", "nowhere/x.json"], "cannot write nowhere/x.json"),
     (["run", "--eyes"], "--eyes needs a window, but there is no display"),
-    (["run", "--eyes", "--no_render"], "but --no_render opens none"),
-    (["run", "--speed", "2"], "--speed needs a window"),
+    (["run", "--speed", "2", "--no_render"], "--speed needs a window, but --no_render opens none"),
     (["run", "--speed", "2", "--video", "film.mp4"], "a film has"),
-    (["run", "--speed", "nan"], "is no speed"),
+    (["run", "--speed", "nan"], "'nan' is no number"),
 ]
 
 
@@ -303,7 +339,7 @@ def test_bad_input_gets_one_line(made, tmp_path, monkeypatch, capsys, arguments,
 
 
 def test_a_module_is_not_imported_because_a_checkpoint_says_so(tmp_path, capsys):
-    """Analytic: somebody else's could name any; whoever plays it names it, too."""
+    """Analytic: a foreign checkpoint could name any module, so the user has to name it, too."""
     save(tmp_path, CARTPOLE._replace(env_id="this:X-v0"))
     assert run_checkpoint.main([str(tmp_path)]) == 2
     words = r"\S+ plays this:X-v0, which runs the code of a module: if you trust that, name it .*\n"
@@ -312,45 +348,32 @@ def test_a_module_is_not_imported_because_a_checkpoint_says_so(tmp_path, capsys)
 
 
 def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
-    """Analytic: but it can be played."""
+    """Analytic: the line says why."""
     toy = CARTPOLE._replace(env_id="tests.tools.toys:toys/Vector-v0", observation_shape=(2,))
     save(tmp_path, toy)
-    assert run_checkpoint.main([toy.env_id, str(tmp_path), "--episodes", "1"]) == 0
-    capsys.readouterr()
     film = ["--video", str(tmp_path / "x.gif")]
     assert run_checkpoint.main([toy.env_id, str(tmp_path), *film]) == 2
     assert "draws no pictures" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("ffmpeg", "words"),
+    ("script", "words"),
     [
-        (None, "no ffmpeg for this machine"),
-        ("/nowhere/ffmpeg", "No such file or directory: '/nowhere/ffmpeg'"),
+        (None, "without ffmpeg: [Errno 2] No such file or directory"),
         ("echo \"Unknown encoder 'libx264'\" >&2; exit 8", "Unknown encoder 'libx264'"),
-        ("printf '\\377 no text' >&2; exit 8", "\ufffd no text"),
         ("exit 8", "ffmpeg failed\n"),
     ],
 )
-def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, ffmpeg, words):
-    """Analytic: no ffmpeg at all, none where it should be, or one that cannot write H.264, whatever
-    it says of that. Before anything is played; no empty film is left."""
-    import imageio_ffmpeg
-
-    def find() -> str:
-        if ffmpeg is None:
-            raise RuntimeError(words)
-        if ffmpeg.startswith("/"):
-            return ffmpeg
-        (tmp_path / "ffmpeg").write_text(f"#!/bin/sh\n{ffmpeg}\n")
-        (tmp_path / "ffmpeg").chmod(0o755)
-        return str(tmp_path / "ffmpeg")
-
-    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", find)
+def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, script, words):
+    """Analytic: no ffmpeg, or one that cannot write H.264; no empty film is left."""
+    ffmpeg = tmp_path / "ffmpeg"
+    if script is not None:
+        ffmpeg.write_text(f"#!/bin/sh\n{script}\n")
+        ffmpeg.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(ffmpeg))
     film = tmp_path / "film.mp4"
     assert run_checkpoint.main([str(made / "cartpole"), "--video", str(film), "--eyes"]) == 2
-    out, err = capfd.readouterr()
-    assert out == ""
+    err = capfd.readouterr().err
     assert not film.exists()
     assert err.startswith(f"run_checkpoint.py: error: cannot write {film}")
     assert err.count("\n") == 1

@@ -1,16 +1,14 @@
-"""Nothing that is read back runs code, leads out of its folder, or fills the memory; no port is open."""
+"""Reading a file runs no code, leaves its folder alone and fills no memory; no port is open."""
 
 import ast
 import contextlib
 import gzip
-import io
 import json
 import os
 import pathlib
 import pickle
 import re
 import socket
-import subprocess
 
 import pytest
 
@@ -25,23 +23,13 @@ SOURCES = [
     for path in sorted((ROOT / folder).glob("**/*.py" if folder == "a3c" else "*.py"))
 ]
 
-# Modules that make objects, and so run code, of what they read.
+# Modules that make objects of what they read, and so run code; and servers.
 FORBIDDEN_MODULES = {
-    *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"),
-    *(
-        "yaml",
-        "jsonpickle",
-        "runpy",
-        "code",
-        "codeop",
-        "xmlrpc",
-        "telnetlib",
-        "http",
-        "socketserver",
-    ),
+    *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml"),
+    *("jsonpickle", "runpy", "code", "codeop", "xmlrpc", "telnetlib", "http", "socketserver"),
 }
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "input", "breakpoint"}
-# Of modules: what runs a shell, or reads pickles unless told not to.
+# Attributes of modules that run a shell, or that read pickles unless told not to.
 FORBIDDEN_ATTRIBUTES = {
     *("os.system", "os.popen", "pickle.load", "pickle.loads", "yaml.load", "np.load", "numpy.load"),
     *("tf.saved_model.load", "tf.keras.models.load_model", "tf.io.parse_tensor", "tf.py_function"),
@@ -50,7 +38,7 @@ FORBIDDEN_ATTRIBUTES = {
 
 
 def dangers_in(source: str) -> list[str]:
-    """What in a source could run code that it reads, or open a door: one line each."""
+    """What in a source could run code that it reads, or open a port."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -75,7 +63,7 @@ def dangers_in(source: str) -> list[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_no_source_runs_what_it_reads(path):
-    """Analytic: no pickle, eval or yaml; `np.load` only with allow_pickle=False; no shell; no server."""
+    """Analytic: no pickle, eval, yaml, shell or server; `np.load` only with allow_pickle=False."""
     assert dangers_in(path.read_text(encoding="utf-8")) == []
 
 
@@ -90,35 +78,29 @@ def test_no_source_runs_what_it_reads(path):
     ],
 )
 def test_a_danger_is_found(source):
-    """Analytic: negative control; `re.compile` and a safe `np.load` are none."""
+    """Analytic: negative control; `re.compile` and a safe `np.load` are no dangers."""
     assert dangers_in(source)
     assert dangers_in("re.compile('a')\nnp.load(p, allow_pickle=False)\nimport json") == []
 
 
 def test_code_is_imported_by_name_in_one_place():
-    """Analytic: `module:Id` runs the module by design, and --help and the README say so."""
+    """Analytic: `module:Id` runs the module, by design; nothing else imports what the user names."""
     users = [p.name for p in SOURCES if "import_module(" in p.read_text(encoding="utf-8")]
     assert users == ["make.py"]
-    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
-        command_line.parse(["--help"])
-    for text in (out.getvalue(), (ROOT / "README.md").read_text(encoding="utf-8")):
-        assert re.search(
-            r"module:Id\W+imports\s+(the|a)\s+module\s+first,\s+which\s+runs\s+its\s+code", text
-        )
 
 
 # Hostile files
 
 
 class Bomb:
-    """Would leave a file behind where it is unpickled."""
+    """Makes a folder when it is unpickled."""
 
     def __reduce__(self):
         return os.mkdir, ("exploded",)
 
 
 def refuse(path: pathlib.Path) -> str:
-    """The line with which a checkpoint is refused."""
+    """The line in which a checkpoint is refused."""
     with pytest.raises(checkpoint.UnusableCheckpoint) as error:
         checkpoint.read(path)
     fuzz.check_line(str(error.value))
@@ -126,45 +108,39 @@ def refuse(path: pathlib.Path) -> str:
 
 
 @pytest.mark.parametrize("where", ["file", "header", "content", "array"])
-@pytest.mark.parametrize("protocol", [0, 2, 5])
+@pytest.mark.parametrize("protocol", [0, 5])
 def test_a_pickle_is_not_unpickled(tmp_path, monkeypatch, where, protocol):
-    """Analytic: in any part of a checkpoint, with a checksum that fits: nothing has run."""
+    """Analytic: in any part of a checkpoint, with a matching checksum; the bomb is a real one."""
     monkeypatch.chdir(tmp_path)
     bomb = pickle.dumps(Bomb(), protocol)
     path = checkpoint_files.save(tmp_path)
     header, content, arrays = checkpoint_files.unpack(path.read_bytes())
-    match where:
-        case "file":
-            path.write_bytes(bomb)
-        case "header":
-            path.write_bytes(len(bomb).to_bytes(8, "little") + bomb)
-        case "content":
-            path.write_bytes(checkpoint_files.pack(header, bomb.decode("latin-1"), arrays))
-        case _:
-            arrays = bomb.ljust(-(-len(bomb) // 4) * 4, b"\0")
-            header = {
-                "weights/x": {"dtype": "OBJECT", "shape": [1], "data_offsets": [0, len(arrays)]}
-            }
-            content = checkpoint_files.sealed(header, content, arrays)
-            path.write_bytes(checkpoint_files.pack(header, content, arrays))
+    padded = bomb.ljust(-(-len(bomb) // 4) * 4, b"\0")
+    at = {"weights/x": {"dtype": "OBJECT", "shape": [1], "data_offsets": [0, len(padded)]}}
+    parts = {
+        "file": bomb,
+        "header": len(bomb).to_bytes(8, "little") + bomb,
+        "content": checkpoint_files.pack(header, bomb.decode("latin-1"), arrays),
+        "array": checkpoint_files.pack(at, checkpoint_files.sealed(at, content, padded), padded),
+    }
+    path.write_bytes(parts[where])
     refuse(path)
     assert not (tmp_path / "exploded").exists()
-    pickle.loads(bomb)  # the bomb is a bomb
+    pickle.loads(bomb)
     assert (tmp_path / "exploded").exists()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 def test_what_has_no_end_is_not_read(tmp_path, kind):
-    """Analytic: a pipe that nobody writes to, /dev/zero, and a folder in the place of a file."""
+    """Analytic: a pipe that nobody writes to, /dev/zero, and a folder instead of a file."""
     paths = [tmp_path / "ckpt-70.safetensors", tmp_path / "args.json"]
     for path in paths:
-        match kind:
-            case "pipe":
-                os.mkfifo(path)
-            case "device":
-                path.symlink_to("/dev/zero")
-            case _:
-                path.mkdir()
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "device":
+            path.symlink_to("/dev/zero")
+        else:
+            path.mkdir()
     assert "it is not a file" in refuse(paths[0])
     with pytest.raises(params.BadInput):
         run_folder.read_args(tmp_path)
@@ -173,7 +149,7 @@ def test_what_has_no_end_is_not_read(tmp_path, kind):
 
 
 def test_what_is_too_large_is_not_read(tmp_path):
-    """Analytic: a checkpoint of 8 GB, a JSON of 100 MB; a zipped CSV whose 100 kB would be 100 MB."""
+    """Analytic: a checkpoint of 8 GB, a JSON of 100 MB; a zipped CSV of 100 kB that holds 100 MB."""
     path = checkpoint_files.save(tmp_path)
     os.truncate(path, 2**33)  # takes no room
     assert "is larger than" in refuse(path)
@@ -190,27 +166,27 @@ def test_what_is_too_large_is_not_read(tmp_path):
 # Names
 
 NASTY = [
+    *("../x", "..", ".", "/x", "a/b", "a/../../x", "a\nb", "\x1b[2J", "x" * 10_000, "\0"),
     *(
-        "../x",
-        "..",
-        ".",
-        "/x",
-        "a/b",
-        "a/../../x",
-        "a\nb",
-        "\x1b[2J",
-        "x" * 10_000,
-        "\0",
         "a\\..\\b",
+        "~",
+        "-rf",
+        "$(touch x)",
+        "\u202exyz",
+        "",
+        "con",
+        "a b",
+        "é",
+        ".hidden",
+        "\udc80",
     ),
-    *("~", "-rf", "$(touch x)", "\u202exyz", "", "con", "a b", "é", ".hidden", "\udc80"),
 ]
 
 
 @pytest.mark.parametrize("name", NASTY, ids=range(len(NASTY)))
 @pytest.mark.parametrize("where", ["env_id", "run_name"])
 def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name):
-    """Analytic: the folder is one below runs/, of printable characters; or there is one line."""
+    """Analytic: the folder is right below runs/ and printable, or the name is refused in one line."""
     monkeypatch.chdir(tmp_path)
     argv = ["--", name] if where == "env_id" else [f"--run_name={name}", "CartPole-v1"]
     try:
@@ -234,37 +210,21 @@ def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name
 
 
 def test_every_locked_package_has_hashes():
-    """Analytic: and comes from no index of the lock's own."""
+    """Analytic: and the lock names no package index."""
     lock = json.loads((ROOT / "Pipfile.lock").read_text(encoding="utf-8"))
     packages = lock["default"] | lock["develop"]
     assert len(packages) > 40
-    assert all(
-        re.fullmatch(r"sha256:[0-9a-f]{64}", h) for p in packages.values() for h in p["hashes"]
-    )
-    assert all(package["hashes"] for package in packages.values())
+    for package in packages.values():
+        assert package["hashes"]
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in package["hashes"])
     assert lock["_meta"]["sources"] == []
-
-
-def test_the_audit_cannot_pass_unasked():
-    """Analytic: strictly, by hash, about all of the lock, from outside of the project's environment."""
-    done = subprocess.run(["make", "-n", "audit"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert re.search(
-        r"pipenv requirements --dev --hash > \.audit/requirements\.txt$", done.stdout, re.M
-    )
-    (audit,) = (
-        line for line in done.stdout.splitlines() if line.startswith(".audit/bin/pip-audit")
-    )
-    flags = {"--strict", "--disable-pip", "--require-hashes", "--requirement"}
-    assert flags <= set(audit.split())
-    assert "audit" not in (ROOT / "Pipfile").read_text(encoding="utf-8")
 
 
 # Ports
 
 
 def test_a_port_is_found():
-    """Analytic: negative control of env_fault_test.py, which looks into a whole run."""
+    """Analytic: negative control of the tests that look at the ports of a whole run."""
     before = processes.open_ports([os.getpid()])
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

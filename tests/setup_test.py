@@ -1,4 +1,4 @@
-"""The set-up: the lock installs the same everywhere, and make goes on where it was. Nothing is installed here."""
+"""The set-up: the lock installs the same everywhere, and make continues where it was; nothing is installed here."""
 
 import json
 import os
@@ -14,72 +14,50 @@ import pytest
 from packaging.markers import Marker
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PIPFILE = tomllib.loads((ROOT / "Pipfile").read_text(encoding="utf-8"))
 LOCK = json.loads((ROOT / "Pipfile.lock").read_text(encoding="utf-8"))
-
 SECTIONS = {"packages": "default", "dev-packages": "develop"}  # in Pipfile: in Pipfile.lock
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow")
-INDEX = re.compile(
-    r"https?://[^\s\"']*/simple|index[-_]url|find[-_]links|extra[-_]index|\[\[source\]\]|pypi|file://"
-)
 
 
-def variable(name: str) -> str:
-    """A variable's value in the Makefile."""
-    found = re.search(rf"^{name} [:?]?= (.*)$", MAKEFILE, flags=re.MULTILINE)
-    assert found, f"the Makefile does not set {name}"
-    return found[1]
-
-
-# --- the lock ---------------------------------------------------------------------------------
-
-
-def problems_of_lock(lock: dict[str, Any], pipfile: dict[str, Any]) -> list[str]:
+def problems_of_lock(lock: dict[str, Any]) -> list[str]:
     """What keeps a lock from installing the same packages everywhere, one line each."""
     problems = []
-    if lock["_meta"].get("sources") != []:
-        problems.append("the list of sources is missing or not empty")
-    if "://" in json.dumps(lock) or "source" in pipfile:
-        problems.append("names an index")
+    if lock["_meta"].get("sources") != [] or "://" in json.dumps(lock) or "source" in PIPFILE:
+        problems.append("names an index, or lacks the empty list of them")
     for in_pipfile, in_lock in SECTIONS.items():
         for package, entry in lock[in_lock].items():
             if not re.fullmatch(r"==[\w.!+]+", entry.get("version", "")):
                 problems.append(f"{package} has no exact version")
-            hashes = entry.get("hashes", [])
-            if not hashes or not all(re.fullmatch(r"sha256:[0-9a-f]{64}", h) for h in hashes):
+            if not all(
+                re.fullmatch(r"sha256:[0-9a-f]{64}", h) for h in entry.get("hashes") or [""]
+            ):
                 problems.append(f"{package} has no hashes")
             if "index" in entry:
                 problems.append(f"{package} names an index")
             if "platform" in entry.get("markers", "") and package not in TENSORFLOWS:
                 problems.append(f"{package} is for some platforms only")
-        for package, wanted in pipfile[in_pipfile].items():
-            entry = lock[in_lock].get(package)
-            if entry is None:
-                problems.append(f"{package} is not locked")
-            elif isinstance(wanted, dict) and (
-                wanted["version"] != entry.get("version") or wanted["markers"] != entry["markers"]
-            ):
-                problems.append(f"{package} is locked otherwise than pinned")
+        for package in PIPFILE[in_pipfile].keys() - lock[in_lock].keys():
+            problems.append(f"{package} is not locked")
     return problems
 
 
 def test_lock() -> None:
     """Analytic: the lock holds every package of Pipfile, with version and hashes, and no index."""
-    assert problems_of_lock(LOCK, PIPFILE) == []
-    assert set(TENSORFLOWS) <= set(LOCK["default"])
+    assert problems_of_lock(LOCK) == []
+    for name in TENSORFLOWS:
+        assert PIPFILE["packages"][name].items() <= LOCK["default"][name].items()
 
 
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        (("_meta", "sources"), None, "the list of sources is missing or not empty"),
+        (("_meta", "sources"), None, "lacks the empty list"),
         (("_meta", "sources"), [{"url": "https://x.org/simple"}], "names an index"),
         (("default", "numpy"), None, "numpy is not locked"),
         (("develop", "pytest", "index"), "x", "pytest names an index"),
         (("default", "tensorflow", "version"), None, "tensorflow has no exact version"),
         (("default", "tensorflow", "hashes"), None, "tensorflow has no hashes"),
-        (("default", "tensorflow-cpu", "version"), "==2.20.0", "-cpu is locked otherwise"),
         (("default", "keras", "markers"), "platform_machine == 'x'", "keras is for some platforms"),
     ],
 )
@@ -92,11 +70,11 @@ def test_a_wrong_lock_is_found(path: tuple[str, ...], value: object, problem: st
     inner.pop(path[-1], None)
     if value is not None:
         inner[path[-1]] = value
-    assert problem in "\n".join(problems_of_lock(lock, PIPFILE))
+    assert problem in "\n".join(problems_of_lock(lock))
 
 
 def test_each_platform_gets_one_tensorflow() -> None:
-    """Analytic: of the two markers exactly one holds: tensorflow-cpu's where it has a wheel."""
+    """Analytic: exactly one of the two markers holds: tensorflow-cpu's where it has a wheel."""
     for platform, wanted in {
         ("linux", "x86_64"): "tensorflow-cpu",
         ("win32", "AMD64"): "tensorflow-cpu",
@@ -109,21 +87,8 @@ def test_each_platform_gets_one_tensorflow() -> None:
         assert [name for name in markers if markers[name].evaluate(here)] == [wanted]
 
 
-@pytest.mark.parametrize(
-    "path", ["Makefile", "Pipfile", "pyproject.toml", ".ci/run", ".github/workflows/ci.yml"]
-)
-def test_no_index_in_the_set_up(path: str) -> None:
-    """Analytic: pip's own configuration decides where packages come from, on every machine."""
-    text = (ROOT / path).read_text(encoding="utf-8")
-    words = re.sub(r"^\s*#.*", "", text, flags=re.MULTILINE)
-    assert INDEX.findall(words) == []
-    for guilty in ("url = https://x.org/simple", "pip install --index-url x", "[[source]]"):
-        assert INDEX.search(guilty)
-
-
-# --- the Makefile, run with stand-ins for Python and pipenv -----------------------------------
-
-# Stands in for every program: writes down its call, and makes the files that the call should make.
+# The Makefile, run with a stand-in for Python and pipenv: it writes down each call, and makes the
+# files that the call should make.
 STAND_IN = """#!/bin/sh
 name=${0#"$PROJECT"/}
 case "$*" in
@@ -136,19 +101,16 @@ case "$*" in
 "-m pip install"*) cp "$0" "${0%/*}/pipenv" ;;
 sync*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
 esac
-test "$*" != "$FAIL"
+case "$name $*" in *"$FAIL"*) exit 1 ;; esac
 """
-INSTALL_PIPENV = [
-    "fake-python -m venv .pipenv",
-    ".pipenv/bin/python -m pip install --quiet --disable-pip-version-check pipenv=="
-    + variable("PIPENV_VERSION"),
-]
-TRAIN = ".venv/bin/python train.py " + variable("ARGS")
-TEST = ".venv/bin/python -m pytest " + variable("SIDE_BY_SIDE")
+# What the steps of the set-up call, in order, as far as a call is the same on every revision.
+STEPS = ["fake-python -m venv .pipenv", ".pipenv/bin/python -m pip install"]
+STEPS += [".pipenv/bin/pipenv sync", ".pipenv/bin/pipenv sync --dev", ".venv/bin/python -m pytest"]
+TRAIN = ".venv/bin/python train.py"
 
 
 class Project:
-    """A folder with the Makefile, a lock, and a stand-in for Python."""
+    """A folder with the Makefile, a lock, and a stand-in for Python: a fresh clone for make."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -159,16 +121,10 @@ class Project:
         python.write_text(STAND_IN, encoding="utf-8")
         python.chmod(python.stat().st_mode | stat.S_IXUSR)
 
-    def make(
-        self, *arguments: str, version: str = "3.11", fail: str = "-"
-    ) -> tuple[list[str], str]:
-        """Run make; what it called, and what it wrote to stderr."""
-        environment = {
-            "PATH": os.environ["PATH"],
-            "PROJECT": str(self.folder),
-            "FAKE_VERSION": version,
-            "FAIL": fail,
-        }
+    def make(self, *arguments: str, version: str = "3.11", fail: str = "?") -> tuple[str, str]:
+        """Run make: its calls, with a line for each, and what it wrote to stderr."""
+        environment = {"PATH": os.environ["PATH"], "PROJECT": str(self.folder)}
+        environment |= {"FAKE_VERSION": version, "FAIL": fail}
         calls = self.folder / "calls"
         calls.write_text("", encoding="utf-8")
         ended = subprocess.run(
@@ -178,61 +134,60 @@ class Project:
             capture_output=True,
             text=True,
             timeout=60,
-            check=False,
         )
         assert (ended.returncode == 0) == (ended.stderr == ""), ended.stderr
-        return calls.read_text(encoding="utf-8").splitlines(), ended.stderr
+        return calls.read_text(encoding="utf-8"), ended.stderr
+
+
+def are(calls: str, steps: list[str]) -> bool:
+    """Whether these are the calls, one a line; the last one may have arguments."""
+    lines = calls.splitlines()
+    return len(lines) == len(steps) and all(map(str.startswith, lines, steps))
 
 
 @pytest.fixture
 def project(tmp_path: pathlib.Path) -> Project:
-    """A fresh clone, as far as the Makefile can see."""
     return Project(tmp_path)
 
 
 def test_a_second_call_installs_nothing(project: Project) -> None:
-    """Analytic: of `make train` and `make test`, until the lock is newer than what is installed."""
-    sync = ".pipenv/bin/pipenv sync"
-    assert project.make("train") == ([*INSTALL_PIPENV, sync, TRAIN], "")
-    assert project.make("train") == ([TRAIN], "")
-    assert project.make("test") == ([f"{sync} --dev", TEST], "")
-    assert project.make("test") == ([TEST], "")
-    assert project.make("train") == ([TRAIN], "")
+    """Analytic: `make train` and `make test`, until the lock is newer than what is installed."""
+    assert are(project.make("train")[0], [*STEPS[:3], TRAIN])
+    assert are(project.make("train")[0], [TRAIN])
+    assert are(project.make("test")[0], STEPS[3:])
+    assert are(project.make("test")[0], STEPS[4:])
     for stamp in (project.folder / ".venv").glob("ready-*"):
         os.utime(stamp, (1, 1))
-    assert project.make("train", "ARGS=X-v1")[0] == [sync, ".venv/bin/python train.py X-v1"]
+    assert are(project.make("train", "ARGS=X-v1")[0], [STEPS[2], f"{TRAIN} X-v1"])
 
 
-@pytest.mark.parametrize(("failing", "begun_again"), [(0, 0), (1, 0), (2, 2), (3, 3)])
-def test_an_interrupted_set_up_goes_on(project: Project, failing: int, begun_again: int) -> None:
-    """Analytic: a step that failed is not taken for done; a half pipenv is made from the start."""
-    steps = [*INSTALL_PIPENV, ".pipenv/bin/pipenv sync", ".pipenv/bin/pipenv sync --dev", TEST]
-    arguments = steps[failing].split(" ", 1)[1]
-    calls, error = project.make("test", fail=arguments)
-    assert calls == steps[: failing + 1]
+@pytest.mark.parametrize(("failing", "begun_again"), [(1, 0), (2, 2), (3, 3)])
+def test_an_interrupted_set_up_continues(project: Project, failing: int, begun_again: int) -> None:
+    """Analytic: a failed step is done again; a half pipenv is made from the start."""
+    calls, error = project.make("test", fail=STEPS[failing])
+    assert are(calls, STEPS[: failing + 1])
     assert "Error 1" in error
     half = project.folder / ".pipenv/half"
     half.touch()
-    assert project.make("test") == (steps[begun_again:], "")
+    assert are(project.make("test")[0], STEPS[begun_again:])
     assert half.exists() == (begun_again > 0)
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.14", "sh: no such program"])
 def test_another_python_ends_with_one_line(project: Project, version: str) -> None:
-    """Analytic: nothing is called, and the one line names both what is needed and what is there."""
+    """Analytic: nothing is called, and the line names what is needed and what is there."""
     calls, error = project.make("train", version=version)
-    assert calls == []
+    assert calls == ""
     assert error.count("\n") == 1
-    assert f"Python {variable('PYTHON_VERSIONS')} is needed" in error
+    assert "Python 3.11 3.12 3.13 is needed" in error
     assert version in error
 
 
 def test_clean_keeps_runs(project: Project) -> None:
-    """Analytic: set-up goes, runs stay."""
+    """Analytic: what set-up made goes, runs stay."""
     project.make("test")
-    kept = project.folder / "runs"
-    kept.mkdir()
+    (project.folder / "runs").mkdir()
     project.make("clean")
-    assert kept.exists()
-    assert not (project.folder / ".venv").exists()
-    assert not (project.folder / ".pipenv").exists()
+    left = {path.name for path in project.folder.iterdir()}
+    assert "runs" in left
+    assert left.isdisjoint({".venv", ".pipenv"})

@@ -100,7 +100,7 @@ def test_each_dump_is_one_line(tmp_path, capsys, figures):
     out, err = capsys.readouterr()
     assert err == ""
     *lines, summary = out.splitlines()
-    assert " pictures saved in " in summary
+    assert "pictures saved in " in summary
     seen = hashlib.sha256(observation(0, VECTORS).tobytes()).hexdigest()[:8]
     actions = hashlib.sha256(batch_of(1, VECTORS)["actions"].tobytes()).hexdigest()[:8]
     assert len(lines) == 2 * (N_STEPS + len(TRAIN) + 1)
@@ -117,8 +117,7 @@ def test_each_dump_is_one_line(tmp_path, capsys, figures):
     ("flags", "updates", "purposes", "names"),
     [
         (["--updates", "3-5"], {3, 4, 5}, {"act", "train", "bootstrap"}, {"act", "train"}),
-        (["--updates", "6"], {6}, {"act", "train", "bootstrap"}, {"act", "train"}),
-        (["--purpose", "train"], set(range(7)), {"train"}, {"train"}),
+        (["--updates", "6", "--purpose", "train"], {6}, {"train"}, {"train"}),
         (["--purpose", "act", "--updates", "0-1"], {0, 1}, {"act"}, {"act"}),
         (["--purpose", "bootstrap"], set(range(7)), {"bootstrap"}, {"bootstrap"}),
     ],
@@ -130,10 +129,9 @@ def test_only_what_is_asked_for(log, capsys, figures, flags, updates, purposes, 
     words = [line.split() for line in lines]
     assert {int(word[2]) for word in words} == updates
     assert {word[3] for word in words} == purposes
+    n_in_update, offsets = N_STEPS + len(TRAIN) + 1, {"act": 0, "train": 3, "bootstrap": 10}
     for number, _, update, purpose, *_ in words:
-        first = int(update) * (N_STEPS + len(TRAIN) + 1) + 1
-        at = {"act": 0, "train": N_STEPS, "bootstrap": N_STEPS + len(TRAIN)}[purpose]
-        assert first + at <= int(number)
+        assert int(update) * n_in_update + offsets[purpose] < int(number)
     drawn = updates if "--updates" in flags else set(range(show_debug_data.N_UPDATES_DRAWN))
     course = {"returns-actions-values"} if "train" in names else set()
     assert set(figures) == {f"update-{u:04}-{n}" for u in drawn for n in names} | course
@@ -161,7 +159,7 @@ def test_a_second_run_in_the_log_is_listed_and_not_drawn(log, capsys, figures):
     log.write_text(log.read_text() + update_of(0, VECTORS) + update_of(1, VECTORS))
     assert show_debug_data.main([str(log)]) == 0
     out, err = capsys.readouterr()
-    assert re.fullmatch("update 0 again: another run .*\n", err)
+    assert re.fullmatch("update 0 comes again: .*\n", err)
     assert len(out.splitlines()) == 9 * 11 + 1
     assert figures["update-0000-act"].axes[0].images[0].get_array().shape == (36, 40, 3)
 
@@ -169,27 +167,26 @@ def test_a_second_run_in_the_log_is_listed_and_not_drawn(log, capsys, figures):
 # The pictures
 
 
-@pytest.mark.parametrize("purpose", ["act", "train"])
-def test_each_frame_is_at_its_place_to_the_pixel(log, tmp_path, purpose):
-    """Parity: the saved picture, frame by frame, enlarged by a whole factor."""
-    assert show_debug_data.main([str(log), "--updates", "2", "--out", str(tmp_path / "out")]) == 0
-    picture = cv2.imread(str(tmp_path / f"out/update-0002-{purpose}.png"))
+def test_each_frame_is_at_its_place_to_the_pixel(log, tmp_path):
+    """Parity: the saved pictures, frame by frame, enlarged by a whole factor; the same bytes each time."""
+    for name in ("out", "again"):
+        assert (
+            show_debug_data.main([str(log), "--updates", "2", "--out", str(tmp_path / name)]) == 0
+        )
+    for path in (tmp_path / "out").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
     height, width, n_frames = IMAGES
-    zoom = round(168 / width)
-    left, top = 90, 90
-    n_rows = N_STEPS + (purpose == "train")
-    for i in range(n_rows):
-        for j in range(n_frames):
-            frame = observation(2 * N_STEPS + i, IMAGES)[:, :, j]
-            enlarged = np.kron(frame, np.ones((zoom, zoom), np.uint8))
+    zoom, left, top = round(168 / width), 90, 90
+    for purpose, n_rows in (("act", N_STEPS), ("train", N_STEPS + 1)):
+        picture = cv2.imread(str(tmp_path / f"out/update-0002-{purpose}.png"))
+        assert picture.shape[0] == top + n_rows * height * zoom + 20
+        for i, j in np.ndindex(n_rows, n_frames):
+            frame = observation(2 * N_STEPS + i, IMAGES)[:, :, j : j + 1].repeat(3, axis=2)
+            enlarged = frame.repeat(zoom, axis=0).repeat(zoom, axis=1)
             y, x = top + i * height * zoom, left + j * width * zoom
             found = picture[y : y + height * zoom, x : x + width * zoom]
             # The lines between frames cover their edges.
-            for channel in range(3):
-                np.testing.assert_array_equal(
-                    found[3:-3, 3:-3, channel], enlarged[3:-3, 3:-3], err_msg=f"{i}, {j}"
-                )
-    assert picture.shape[0] == top + n_rows * height * zoom + 20
+            np.testing.assert_array_equal(found[3:-3, 3:-3], enlarged[3:-3, 3:-3], f"{i}, {j}")
 
 
 @pytest.mark.parametrize("shape", [IMAGES, VECTORS])
@@ -199,9 +196,8 @@ def test_the_sheet_has_every_number_of_the_batch(tmp_path, figures, shape):
     log.write_text(update_of(0, shape) + update_of(1, shape))
     assert show_debug_data.main([str(log)]) == 0
     axes = figures["update-0001-train"].axes[0]
-    beside = [text for text in axes.texts if text.get_transform() == axes.transAxes]
     rows: dict[float, list[str]] = {}
-    for text in beside:
+    for text in (text for text in axes.texts if text.get_transform() == axes.transAxes):
         rows.setdefault(round(text.get_position()[1], 3), []).append(text.get_text())
     batch = batch_of(1, shape)
     expected = [["action", "reward", "continue", "return", "value", "advantage"]] + [
@@ -213,20 +209,13 @@ def test_the_sheet_has_every_number_of_the_batch(tmp_path, figures, shape):
     assert end.get_linestyle() == "--"
     in_first = figures["update-0000-train"].axes[0].lines
     assert all(line.get_linestyle() == "-" for line in in_first)
-
-
-def test_vectors_are_drawn_as_numbers(tmp_path, figures):
-    """Analytic: each in its field."""
-    log = tmp_path / "debug.log"
-    log.write_text(update_of(0, VECTORS))
-    assert show_debug_data.main([str(log)]) == 0
-    axes = figures["update-0000-act"].axes[0]
-    seen = batch_of(0, VECTORS)["observations"][:, 0]
-    np.testing.assert_array_equal(axes.images[0].get_array(), seen)
-    fields = {
-        t.get_position(): t.get_text() for t in axes.texts if t.get_transform() == axes.transData
-    }
-    assert fields == {(j, i): f"{seen[i, j]:.3g}" for i in range(N_STEPS) for j in range(4)}
+    if shape == VECTORS:  # each number is written in its field
+        axes = figures["update-0000-act"].axes[0]
+        seen = batch_of(0, VECTORS)["observations"][:, 0]
+        np.testing.assert_array_equal(axes.images[0].get_array(), seen)
+        in_fields = [text for text in axes.texts if text.get_transform() == axes.transData]
+        fields = {text.get_position(): text.get_text() for text in in_fields}
+        assert fields == {(j, i): f"{x:.3g}" for (i, j), x in np.ndenumerate(seen)}
 
 
 def test_the_course_of_returns_values_rewards_and_actions(log, figures):
@@ -317,15 +306,13 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(processes.ROOT)} | more
 
 
-@pytest.mark.parametrize("more", [{}, {"MPLBACKEND": "TkAgg"}])
-def test_without_a_display_it_saves_and_says_where(log, more):
+def test_without_a_display_it_saves_and_says_where(log):
     """Analytic: beside the log, even where windows are asked for; and TensorFlow is not needed."""
     command = [sys.executable, "-c", SHOW, "debug.log", "--updates", "0"]
-    done = subprocess.run(
-        command, cwd=log.parent, env=environment(**more), capture_output=True, text=True
-    )
+    options = {"cwd": log.parent, "env": environment(MPLBACKEND="TkAgg")}
+    done = subprocess.run(command, **options, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "3 pictures saved in debug.log.pictures"
+    assert done.stdout.splitlines()[-1] == "pictures saved in debug.log.pictures: 3"
     pictures = sorted((log.parent / "debug.log.pictures").iterdir())
     assert [picture.name for picture in pictures] == [
         "returns-actions-values.png",
@@ -333,29 +320,6 @@ def test_without_a_display_it_saves_and_says_where(log, more):
         "update-0000-train.png",
     ]
     assert all(cv2.imread(str(picture)).std() > 5 for picture in pictures)
-
-
-@pytest.mark.parametrize(
-    ("backend", "fails", "found"),
-    [
-        ("TkAgg", False, True),
-        ("qtagg", False, True),
-        ("agg", False, False),
-        ("pdf", False, False),
-        ("qtagg", True, False),
-    ],
-)
-def test_windows_are_opened_where_matplotlib_can(monkeypatch, backend, fails, found):
-    """Analytic: a backend that has windows, and whose toolkit can be loaded."""
-
-    def switch(wanted: str) -> None:
-        assert wanted == backend
-        if fails:
-            raise ImportError("no such toolkit")
-
-    monkeypatch.setattr(plt, "get_backend", lambda: backend)
-    monkeypatch.setattr(plt, "switch_backend", switch)
-    assert show_debug_data._has_display() is found
 
 
 def test_with_a_display_each_picture_is_shown_until_its_window_is_closed(log, monkeypatch, capsys):
@@ -366,7 +330,8 @@ def test_with_a_display_each_picture_is_shown_until_its_window_is_closed(log, mo
         (number,) = plt.get_fignums()
         shown.append(plt.figure(number).get_label())
 
-    monkeypatch.setattr(show_debug_data, "_has_display", lambda: True)
+    monkeypatch.setattr(plt, "get_backend", lambda: "TkAgg")
+    monkeypatch.setattr(plt, "switch_backend", lambda backend: None)
     monkeypatch.setattr(plt, "show", show)
     assert show_debug_data.main([str(log), "--updates", "1-2"]) == 0
     assert shown == [
@@ -375,35 +340,17 @@ def test_with_a_display_each_picture_is_shown_until_its_window_is_closed(log, mo
     ]
     assert plt.get_fignums() == []
     assert [path.name for path in log.parent.iterdir()] == ["debug.log"]
-    assert capsys.readouterr().out.endswith("5 pictures shown\n")
+    assert capsys.readouterr().out.endswith("pictures shown: 5\n")
 
 
-def test_the_same_log_gives_the_same_pictures(log, tmp_path):
-    """Golden: byte by byte, so that a committed picture changes only with what it shows."""
-    made = []
-    for name in ("one", "other"):
-        command = [str(log), "--updates", "3", "--out", str(tmp_path / name / "deep")]
-        assert show_debug_data.main(command) == 0
-        paths = sorted((tmp_path / name / "deep").iterdir())
-        made.append({path.name: path.read_bytes() for path in paths})
-    assert len(made[0]) == 3
-    assert made[0] == made[1]
-
-
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+def test_a_reader_that_has_seen_enough_is_no_error(log, monkeypatch, capsys):
     """Analytic: as with `| head`."""
-    log = tmp_path / "debug.log"
-    log.write_text(line(0, "act", "observations", np.zeros((1, 2), np.float32)) * 5000)
-    command = [sys.executable, str(processes.ROOT / "show_debug_data.py"), str(log)]
-    with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 0
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert show_debug_data.main([str(log)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 # Bad input
@@ -412,22 +359,15 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["log"]),
         (["missing.log"], ["missing.log", "No such file"]),
         (["."], ["Is a directory"]),
-        (["x" * 300], ["too long"]),
         (["nul\0"], ["nul"]),
         (["empty.log"], ["empty.log", "no dump", "--debug"]),
-        (["foreign.log"], ["foreign.log", "no dump"]),
         (["debug.log", "--updates", "9-12"], ["updates 0 to 6"]),
-        (["debug.log", "--purpose", "last"], ["no such dump"]),
-        (["debug.log", "--purpose", "fun"], ["fun", "act"]),
+        (["debug.log", "--purpose", "last"], ["no dump that you ask for"]),
         (["debug.log", "--updates", "5-3"], ["5-3"]),
-        (["debug.log", "--updates", "-3"], ["--updates"]),
         (["debug.log", "--updates", "some"], ["some", "3-5"]),
-        (["debug.log", "--update", "3"], ["--update"]),
         (["debug.log", "--out", "empty.log", "--updates", "0"], ["empty.log", "File exists"]),
-        (["debug.log", "--out", "empty.log/pictures"], ["empty.log", "Not a directory"]),
         (["shapes.log"], ["update-0000-act"]),
     ],
 )
@@ -436,7 +376,6 @@ def test_bad_input_gets_one_line_and_status_2(log, monkeypatch, capsys, argument
     folder = log.parent
     monkeypatch.chdir(folder)
     pathlib.Path("empty.log").touch()
-    pathlib.Path("foreign.log").write_text("no dump\n" * 3)
     seen = [np.zeros(shape, np.uint8) for shape in ((1, 4, 3, 4), (1, 3, 4, 4))]
     pathlib.Path("shapes.log").write_text(
         "".join(line(0, "act", "observations", array) for array in seen)

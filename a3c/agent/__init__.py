@@ -1,4 +1,4 @@
-"""The algorithm: network, losses, optimizer, the shared state, the worker.
+"""The algorithm: networks, losses, optimizer, shared state, worker.
 
-Never imports Gymnasium, and knows neither envs nor store.
+Nothing here imports Gymnasium, envs or store.
 """

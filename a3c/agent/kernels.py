@@ -1,43 +1,43 @@
-"""What makes the networks and their training fast; nobody has to read it to understand them.
+"""What makes the networks and their training fast. A reader may skip it.
 
-    Layers    what `network.Plain` computes, with gradients written for the few rows of a rollout,
-              and from outputs that acting has computed already
-    Product   the gradient of a large kernel as its two factors
-    bound     a traced function with a worker's weights, past TensorFlow's sorting of arguments
+    Layers    compute a network's forward pass and gradients, which are fast for the few rows of a
+              rollout, and do not compute again what acting has computed
+    Product   the gradient of a large kernel, kept as its two factors
+    bound     calls a traced function without TensorFlow's handling of arguments
 
-`tests/agent/kernels_test.py` compares each with its plain form.
+`tests/agent/network_test.py` and `kernels_test.py` compare each with its plain form.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-ROWS_OF_A_PRODUCT = 8  # with more, it is quicker to multiply
+ROWS_OF_A_PRODUCT = 8  # with more rows, multiplying the factors is faster
 
 Weights: TypeAlias = Mapping[str, tf.Tensor | tf.Variable]
-Activations: TypeAlias = Mapping[str, tf.Tensor]  # of each hidden layer, in their order
+Activations: TypeAlias = Mapping[str, tf.Tensor]  # each hidden layer's output, first to last
 
 
 # Layers
 
 
 class Layers:
-    """The layers of one network over its weights, which note what they give.
+    """A network's layers with its weights; `activations` collects the output of each hidden one.
 
-    `known` are the activations that the same weights gave for the same observations before. They
-    are taken instead of being computed again, and gradients flow as if they had been.
+    `computed` are the activations of the same weights for the same observations, if they are known.
+    They are not computed again, and gradients flow as if they had been computed here.
     """
 
-    def __init__(self, weights: Weights, known: Activations | None = None) -> None:
+    def __init__(self, weights: Weights, computed: Activations | None = None) -> None:
         self.activations: dict[str, tf.Tensor] = {}
-        self._weights, self._known = weights, known
+        self._weights, self._computed = weights, computed
 
     def conv(self, name: str, x: tf.Tensor, filters: int, size: int, stride: int) -> tf.Tensor:
         kernel = self._kernel(name)
         if not x.dtype.is_floating:
-            # Scaling the kernel scales the pixels to [0, 1], and is less work.
+            # Scaling the kernel instead of the pixels gives the same with less work.
             kernel = kernel / 255.0
         return self._hidden(_convolution(filters, size, stride), name, x, kernel)
 
@@ -57,9 +57,24 @@ class Layers:
         return self._hidden(kind, name, x, kernel)
 
     def _hidden(self, kind: "_Kind", name: str, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """activation(x · kernel + bias), which is taken from `computed` if that is given."""
+        computed = None if self._computed is None else self._computed[name]
+
+        @tf.custom_gradient
+        def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, object]:
+            y = computed
+            if y is None:
+                y = kind.activation(tf.nn.bias_add(kind.product(x, kernel), bias))
+
+            def gradient(dy: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
+                dy = kind.d_activation(y, dy)
+                d_x, d_kernel = kind.d_product(x, kernel, dy)
+                return d_x, d_kernel, tf.raw_ops.BiasAddGrad(out_backprop=dy)
+
+            return y, gradient
+
         bias = tf.convert_to_tensor(self._weights[f"{name}_bias"])
-        known = None if self._known is None else self._known[name]
-        self.activations[name] = _hidden_layer(kind, x, kernel, bias, known)
+        self.activations[name] = layer(x, kernel, bias)
         return self.activations[name]
 
     def _kernel(self, name: str) -> tf.Tensor:
@@ -67,39 +82,19 @@ class Layers:
 
 
 class _Kind(NamedTuple):
-    """A kind of layer: its forward pass without the bias, and the gradients of all."""
+    """A kind of layer: its product and its activation, and the gradients of both."""
 
     product: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # x, kernel
-    d_product: Callable[..., tuple[tf.Tensor | None, tf.Tensor]]  # x, kernel, dy → dx, d_kernel
+    d_product: Callable[..., tuple[Any, tf.Tensor]]  # x, kernel, dy → d_x, d_kernel
     activation: Callable[[tf.Tensor], tf.Tensor]
     d_activation: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # y, dy → the gradient below
 
 
-def _hidden_layer(
-    kind: _Kind, x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, known: tf.Tensor | None
-) -> tf.Tensor:
-    """activation(x · kernel + bias), or what it is known to be."""
+def _d_matmul(x: tf.Tensor, kernel: tf.Tensor, dy: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """The gradients of x @ kernel. That of x is (kernel @ dyᵀ)ᵀ, the same sums as dy @ kernelᵀ.
 
-    def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, object]:
-        y = known
-        if y is None:
-            y = kind.activation(tf.nn.bias_add(kind.product(x, kernel), bias))
-
-        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
-            dy = kind.d_activation(y, dy)
-            d_x, d_kernel = kind.d_product(x, kernel, dy)
-            return d_x, d_kernel, tf.raw_ops.BiasAddGrad(out_backprop=dy)
-
-        return y, gradient
-
-    return tf.custom_gradient(layer)(x, kernel, bias)
-
-
-def _d_matmul(x: tf.Tensor, kernel: tf.Tensor, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The gradients of x @ kernel, that of x written as (kernel @ dyᵀ)ᵀ instead of dy @ kernelᵀ.
-
-    The sums are the same; but with few rows TensorFlow's own form transposes the whole kernel first,
-    which for nature's 3136×512 took 11 ms of an update's 24, against 1.5 ms this way.
+    With few rows, TensorFlow's own form transposes the whole kernel first: for nature's 3136×512,
+    that took 11 ms of an update's 24, and this form takes 1.5 ms.
     """
     d_x = tf.transpose(tf.matmul(kernel, dy, transpose_b=True))
     return d_x, tf.matmul(x, dy, transpose_a=True)
@@ -113,37 +108,34 @@ def _matmul(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, object]:
 def _convolution(filters: int, size: int, stride: int) -> _Kind:
     """tf.nn.conv2d without padding, with the gradient of the kernel as one matrix product.
 
-    The sums are the same; but TensorFlow's own took 20 of the 33 ms of an update of `small` with 8
-    environments. Here it takes 3.5, and the patches 4.
+    The sums are the same. TensorFlow's own gradient took 20 of the 33 ms of an update of `small` with
+    8 environments; this one takes 3.5 ms, and the patches take 4.
     """
 
     def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.nn.conv2d(tf.cast(x, tf.float32), kernel, stride, "VALID")
 
-    def d_product(
-        x: tf.Tensor, kernel: tf.Tensor, dy: tf.Tensor
-    ) -> tuple[tf.Tensor | None, tf.Tensor]:
+    def d_product(x: tf.Tensor, kernel: tf.Tensor, dy: tf.Tensor) -> tuple[Any, tf.Tensor]:
         patches = tf.cast(_patches(x, size, stride), tf.float32)
-        # (dyᵀ @ patches)ᵀ and not patchesᵀ @ dy: twice as fast where rows are many; and dyᵀ
-        # written out, where `transpose_a` would make a fifth more of it.
+        # With many rows, (dyᵀ @ patches)ᵀ is twice as fast as patchesᵀ @ dy, and `transpose_a`
+        # would be a fifth slower than an explicit transpose.
         dy_columns = tf.transpose(tf.reshape(dy, (-1, filters)))
         d_rows = tf.transpose(tf.matmul(dy_columns, patches))
         d_kernel = _from_rows(d_rows, kernel.shape, stride)
         if not x.dtype.is_floating:
             return None, d_kernel
-        d_x = tf.nn.conv2d_transpose(dy, kernel, tf.shape(x), stride, "VALID")
-        return d_x, d_kernel
+        return tf.nn.conv2d_transpose(dy, kernel, tf.shape(x), stride, "VALID"), d_kernel
 
     return _Kind(product, d_product, tf.nn.relu, _d_relu)
 
 
 def _patches(x: tf.Tensor, size: int, stride: int) -> tf.Tensor:
-    """Each size × size window of x, a row each: (B, H, W, C) → (B·h·w, size²·C).
+    """One row for each size × size window of x: (B, H, W, C) → (B·h·w, size²·C).
 
-    Blocks of stride × stride become one place with stride²·C channels; a window then is m × m
-    places, m = size / stride, which are m² shifted views of x side by side.
+    Each block of stride × stride becomes one place with stride²·C channels. A window then is m × m
+    places, with m = size / stride, and m² shifted views of x side by side hold all windows.
     """
-    _, height, width, channels = x.shape  # B may be unknown until a call
+    _, height, width, channels = x.shape  # B may be unknown while tracing
     x = tf.reshape(x, (-1, height // stride, stride, width // stride, stride * channels))
     x = tf.transpose(x, (0, 1, 3, 2, 4))
     x = tf.reshape(x, (-1, height // stride, width // stride, stride**2 * channels))
@@ -154,7 +146,7 @@ def _patches(x: tf.Tensor, size: int, stride: int) -> tf.Tensor:
 
 
 def _from_rows(rows: tf.Tensor, shape: tuple[int, ...], stride: int) -> tf.Tensor:
-    """A kernel of this shape from the rows that fit the patches' columns."""
+    """A kernel of this shape; each row of `rows` belongs to a column of the patches."""
     size, _, channels, n_filters = shape
     m = size // stride
     blocks = tf.reshape(rows, (m, m, stride, stride, channels, n_filters))
@@ -165,37 +157,35 @@ def _d_relu(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.ReluGrad(gradients=dy, features=y)
 
 
-def _d_tanh(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.TanhGrad(y=y, dy=dy)
-
-
 _RELU = _Kind(tf.matmul, _d_matmul, tf.nn.relu, _d_relu)
-_TANH = _Kind(tf.matmul, _d_matmul, tf.tanh, _d_tanh)
+_TANH = _Kind(tf.matmul, _d_matmul, tf.tanh, lambda y, dy: tf.raw_ops.TanhGrad(y=y, dy=dy))
 
 
 # Gradients
 
 
 class Product(NamedTuple):
-    """A gradient leftᵀ @ right that is not written down: of a large kernel, in a rollout of few rows."""
+    """The gradient leftᵀ @ right of a large kernel, kept as two factors of few rows."""
 
     left: tf.Tensor  # (B, n)
     right: tf.Tensor  # (B, m)
 
     def squared_norm(self) -> tf.Tensor:
-        """Of the product's entries, without having them."""
+        """The sum of the squares of the entries, without computing the entries."""
         grams = [tf.matmul(x, x, transpose_b=True) for x in self]
-        return tf.maximum(tf.reduce_sum(grams[0] * grams[1]), 0.0)  # rounding may give less
+        return tf.maximum(tf.reduce_sum(grams[0] * grams[1]), 0.0)  # rounding can make it negative
 
 
 Gradient: TypeAlias = tf.Tensor | Product
+Gradients: TypeAlias = Mapping[str, Gradient]  # one for each weight
 
 
 def gradients(
     tape: tf.GradientTape, loss: tf.Tensor, weights: Weights, activations: Activations
-) -> dict[str, Gradient]:
-    """Of each weight. Where rows are few, that of the dense kernel, by far the largest weight of an
-    image network, is a product: not writing it saves an eighth of learning with one environment.
+) -> Gradients:
+    """The gradient for each weight; with few rows, that of the dense kernel is a `Product`.
+
+    It is by far the largest of an image network. Two factors save an eighth of an update's time.
     """
     dense = activations.get("dense")
     if dense is None or dense.shape[0] is None or dense.shape[0] > ROWS_OF_A_PRODUCT:
@@ -207,8 +197,8 @@ def gradients(
     return {name: found.get(name, product) for name in weights}
 
 
-def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
-    """tf.linalg.global_norm, of products too."""
+def global_norm(gradients: Collection[Gradient]) -> tf.Tensor:
+    """tf.linalg.global_norm, which takes products as well."""
     norm = tf.linalg.global_norm([g for g in gradients if not isinstance(g, Product)])
     for gradient in gradients:
         if isinstance(gradient, Product):
@@ -217,8 +207,7 @@ def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
 
 
 def multiplied(gradient: Gradient) -> tf.Tensor:
-    """The gradient as an array: a product as a sum over rows, which a compiler makes part of what is
-    done with it."""
+    """The gradient as an array; a product becomes a sum over rows, which XLA fuses with its use."""
     if not isinstance(gradient, Product):
         return gradient
     rows = zip(tf.unstack(gradient.left), tf.unstack(gradient.right), strict=True)
@@ -231,9 +220,9 @@ def multiplied(gradient: Gradient) -> tf.Tensor:
 def bound(function: Any, weights: Any) -> Callable[..., Any]:
     """The traced function with these weights as its first argument.
 
-    TensorFlow's sorting of the arguments takes a fifth of the time of acting on one state, and holds
-    the GIL. Past it nothing is checked: the arguments must be as those that were traced. No public
-    name leads there; where TensorFlow has renamed what does, the function is called as any other.
+    TensorFlow's handling of arguments takes a fifth of the time of acting on one state, and holds the
+    GIL. This calls the private function behind it, which checks nothing: arguments must have the
+    shapes and types that were traced. If TensorFlow lacks that function, we call the public one.
     """
     try:
         call_flat = function.inference_fn.call_flat

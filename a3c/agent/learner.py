@@ -1,14 +1,14 @@
-"""A worker's end of the network: act, evaluate last observations, learn, measure.
+"""What a worker does with its network: act, evaluate last observations, learn, measure.
 
-    act            policy outputs and values of K observations, and what each layer gave
-    evaluate_last  values of K observations that a time limit cut an episode off at
-    learn          the value of the last K observations, returns, losses, gradients, clipping,
-                   RMSProp on the shared weights, and the copy of those back to the worker's own
-    measure        what `learn` would do, in figures; it reads and never writes
+    act            policy outputs and values of K observations
+    evaluate_last  values of the last observations of episodes that a time limit cut off
+    learn          the value after the rollout, returns, losses, gradients, clipping, RMSProp on the
+                   shared weights, which are then copied to the worker's own
+    measure        the figures of such an update, without making it
 
-TensorFlow traces each once a run, in `Learner`; a worker calls them as methods of its
-`LocalNetwork`, which take and give NumPy's arrays. The weights that learn are those that acted, on
-the same observations. So `learn` is given what acting computed, and only goes backward through it.
+TensorFlow traces each function once a run, in `Learner`. Workers call them, with NumPy's arrays, as
+methods of their `LocalNetwork`. A worker learns with the weights that it acted with, so `learn` gets
+what acting computed, and only has to go backward.
 """
 
 import functools
@@ -19,72 +19,60 @@ import numpy as np
 import tensorflow as tf
 
 from a3c.agent import debug_dump, kernels, losses, network, optimizer, policy
-from a3c.agent.kernels import Activations
+from a3c.agent.kernels import Activations, Weights
 from a3c.agent.shared import SharedState
 from a3c.settings.params import Params
-
-Weights = dict[str, tf.Variable]
 
 
 class Rollout(NamedTuple):
     """T steps of K environments. Step t saw observations[t], did actions[t], and got the rest."""
 
-    observations: np.ndarray  # (T + 1, K, ...); the last one bootstraps the returns
+    observations: np.ndarray  # (T + 1, K, ...); the value of the last ones starts the returns
     actions: np.ndarray  # (T, K) int32
-    # (T, K) float32; the last of a truncated episode has γ·V(its true last observation) added
-    rewards: np.ndarray
+    rewards: np.ndarray  # (T, K) float32; a truncation adds γ·V(true last observation)
     continues: np.ndarray  # (T, K) float32; 0 where the episode ended, for any reason
 
 
 class Learner:
-    """The traced functions that all workers call, each with weights of its own; made once a run.
+    """The traced functions, made once a run. All workers call them.
 
-    The first argument of each is a worker's weights, as variables, to which `learn` copies the shared
-    ones. Tracing took a second and a half a worker when each had functions over its own variables.
-    Concrete functions cannot trace again, and a call of one takes half the time of `tf.function`'s.
+    The first argument of each is the worker's own weights, as variables, into which `learn` copies
+    the shared ones. (Tracing them for each worker took 1.5 s each.) They are concrete
+    functions, which never trace again and take half the time of a `tf.function` to call.
     """
 
     def __init__(self, shared: SharedState, params: Params, observations: np.ndarray) -> None:
-        """`observations` are as one rollout's, (T + 1, K, ...): their shape and type count."""
+        """`observations` have the shape and type of those of a rollout, (T + 1, K, ...)."""
         self._shared, self._params = shared, params
-        self._n_updates = tf.Variable(0, dtype=tf.int64)  # for the debug log's lines
+        self._forward = functools.partial(network.forward, str(params.network))
+        self._n_updates = tf.Variable(0, dtype=tf.int64)  # for the debug log
         spec = tf.TensorSpec(observations.shape, observations.dtype)
         n_steps, n_envs = spec.shape[0] - 1, spec.shape[1]
         actions, numbers = (tf.TensorSpec((n_steps, n_envs), t) for t in (tf.int32, tf.float32))
         rollout = Rollout(spec, actions, rewards=numbers, continues=numbers)
         one_step = tf.TensorSpec(spec.shape[1:], spec.dtype)
-        # Copies, not the shared weights, which `learn` captures as well: TensorFlow would take the
-        # argument and what is captured for one variable.
+        # Traced with a copy: `learn` also captures the shared weights, and TensorFlow would merge
+        # them with an argument that is the same variable.
         weights = _copy_of(shared.weights)
-        # XLA makes the small forward pass of acting faster, and the gradients slower.
+        # XLA makes the small forward pass of acting faster, but gradients slower.
         xla = {} if params.no_xla or params.debug else {"jit_compile": True}
         self.act = _traced(functools.partial(self._act, "act"), weights, one_step, **xla)
-        self.evaluate_last = self.act
-        if params.debug:
-            last = functools.partial(self._act, "last")
-            self.evaluate_last = _traced(last, weights, one_step)
+        last = functools.partial(self._act, "last")  # the debug log tells the two apart
+        self.evaluate_last = _traced(last, weights, one_step) if params.debug else self.act
         learning_rate = tf.TensorSpec((), tf.float32)
-        activations = [self.act.structured_outputs[1]] * n_steps
-        self.learn = _traced(self._learn, weights, rollout, learning_rate, activations)
-        # Of any number of environments: some of a rollout's may have broken.
+        acted = [self.act.structured_outputs[1]] * n_steps
+        self.learn = _traced(self._learn, weights, rollout, learning_rate, acted)
+        # For rollouts without some of the environments, because their processes broke.
         some = Rollout(*(tf.TensorSpec((s.shape[0], None, *s.shape[2:]), s.dtype) for s in rollout))
         self.learn_anew = _traced(self._learn, weights, some, learning_rate)
         self.measure = _traced(self._measure, weights, rollout)
-        if xla:  # which compiles at the first call
+        if xla:  # compiles at the first call
             self.act(weights, tf.zeros(one_step.shape, one_step.dtype))
-
-    def _forward(
-        self, weights: Weights, observations: tf.Tensor, known: Activations | None = None
-    ) -> network.Predictions:
-        layers = functools.partial(kernels.Layers, known=known)
-        return network.forward(str(self._params.network), weights, observations, layers)
 
     def _act(
         self, purpose: str, weights: Weights, observations: tf.Tensor
     ) -> tuple[tf.Tensor, Activations]:
-        """(K, ...) → (K, n_outputs + 1), the policy's outputs and in the last column the value; what
-        the hidden layers gave.
-        """
+        """(K, ...) → (K, n_outputs + 1), whose last column is the value; and the activations."""
         if self._params.debug:
             debug_dump.dump(self._n_updates, purpose, observations=observations)
         predictions = self._forward(weights, observations)
@@ -92,59 +80,47 @@ class Learner:
         return outputs, predictions.activations
 
     def _losses(
-        self, weights: Weights, rollout: Rollout, known: Sequence[Activations] | None = None
-    ) -> tuple[losses.Losses, tf.Tensor, tf.Tensor, Activations]:
-        """The rollout's losses; returns and values, both (T, K); activations.
-
-        `known`: those of each step, where acting has computed them.
-        """
+        self, weights: Weights, rollout: Rollout, acted: Sequence[Activations] | None = None
+    ) -> tuple[losses.Losses, Activations]:
+        """`acted` are the activations of each step; without them, they are computed again."""
         params = self._params
         n_steps = rollout.rewards.shape[0]
         batch = tf.reshape(rollout.observations[:-1], (-1, *rollout.observations.shape[2:]))
-        of_all = None
-        if known is not None:
-            of_all = {name: tf.concat([x[name] for x in known], axis=0) for name in known[0]}
-        predictions = self._forward(weights, batch, of_all)
+        computed = None
+        if acted is not None:
+            computed = {
+                name: tf.concat([step[name] for step in acted], axis=0) for name in acted[0]
+            }
+        predictions = self._forward(weights, batch, computed)
         logits = tf.reshape(predictions.logits, (n_steps, -1, predictions.logits.shape[-1]))
         values = tf.reshape(predictions.values, (n_steps, -1))
         bootstrap = self._forward(weights, rollout.observations[-1]).values
-        returns = losses.n_step_returns(
-            rollout.rewards, rollout.continues, bootstrap, params.discount
-        )
         result = losses.a3c_losses(
             policy.log_probabilities(logits, rollout.actions),
             policy.entropies(logits),
             values,
-            returns,
+            losses.n_step_returns(rollout.rewards, rollout.continues, bootstrap, params.discount),
             entropy_bonus=params.entropy_bonus,
             value_loss_coef=params.value_loss_coef,
             loss_reduction=params.loss_reduction,
         )
-        return result, returns, values, predictions.activations
+        return result, predictions.activations
 
     def _learn(
         self,
         weights: Weights,
         rollout: Rollout,
         learning_rate: tf.Tensor,
-        known: Sequence[Activations] | None = None,
+        acted: Sequence[Activations] | None = None,
     ) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            result, returns, values, activations = self._losses(weights, rollout, known)
+            result, activations = self._losses(weights, rollout, acted)
         gradients = kernels.gradients(tape, result.combined, weights, activations)
         finite = tf.debugging.check_numerics(result.combined, "loss not finite")
         if self._params.debug:
-            debug_dump.dump(
-                self._n_updates,
-                "train",
-                observations=rollout.observations[:-1],
-                actions=rollout.actions,
-                rewards=rollout.rewards,
-                continues=rollout.continues,
-                returns=returns,
-                values=values,
-                advantages=result.advantages,
-            )
+            dumped = rollout._replace(observations=rollout.observations[:-1])._asdict()
+            dumped |= {name: getattr(result, name) for name in ("returns", "values", "advantages")}
+            debug_dump.dump(self._n_updates, "train", **dumped)
             debug_dump.dump(self._n_updates, "bootstrap", observations=rollout.observations[-1])
             self._n_updates.assign_add(1)
         with tf.control_dependencies([finite]):
@@ -152,22 +128,20 @@ class Learner:
 
     def _measure(
         self, weights: Weights, rollout: Rollout
-    ) -> tuple[dict[str, tf.Tensor], Activations, Activations]:
-        """What `learn` would do with this rollout, in figures, and nothing done."""
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], Activations]:
+        """The figures of the update that `learn` would make; with --detailed_logs, arrays as well."""
         with tf.GradientTape(persistent=True) as tape:
-            result, returns, values, activations = self._losses(weights, rollout)
+            result, activations = self._losses(weights, rollout)
         zeros = tf.UnconnectedGradients.ZERO
         of_policy = tape.gradient(result.policy, weights, unconnected_gradients=zeros)
         of_value = tape.gradient(result.value, weights, unconnected_gradients=zeros)
         gradients = {name: of_policy[name] + of_value[name] for name in weights}
-        factor, norm = optimizer.clipping_factor(
-            list(gradients.values()), self._params.max_grad_norm
-        )
-        unexplained = tf.math.reduce_variance(returns - values) / tf.math.reduce_variance(returns)
+        factor, norm = optimizer.clipping_factor(gradients.values(), self._params.max_grad_norm)
+        unexplained, variance = map(tf.math.reduce_variance, (result.advantages, result.returns))
         scalars = {
             "rl/policy_entropy": result.entropy,
             "rl/advantage_mean": tf.reduce_mean(result.advantages),
-            "rl/explained_variance": 1.0 - unexplained,
+            "rl/explained_variance": 1.0 - unexplained / variance,
             "loss/loss_policy": result.policy,
             "loss/loss_value": result.value,
             "loss/loss_combined": result.combined,
@@ -176,13 +150,13 @@ class Learner:
             "loss/grads_norm_combined": norm,
             "loss/grads_norm_combined_clipped": factor * norm,
         }
-        if not self._params.detailed_logs:
-            return scalars, {}, {}
-        return scalars, gradients, activations
+        return (
+            (scalars, gradients, activations) if self._params.detailed_logs else (scalars, {}, {})
+        )
 
 
 class Acted(NamedTuple):
-    """What a worker's network said of K observations."""
+    """What a worker's network computes for K observations."""
 
     outputs: np.ndarray  # (K, n_outputs), the policy's
     values: np.ndarray  # (K,)
@@ -190,7 +164,7 @@ class Acted(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """Figures of one update of worker 0; arrays only with --detailed_logs."""
+    """Figures of one update of worker 0; the arrays are empty without --detailed_logs."""
 
     scalars: dict[str, float]  # by their names in the logs
     gradients: dict[str, np.ndarray]  # of each weight
@@ -198,7 +172,7 @@ class Measurement(NamedTuple):
 
 
 class LocalNetwork:
-    """A worker's own copy of the weights, and what is done with it."""
+    """A worker's own copy of the weights, and what it does with them."""
 
     def __init__(self, shared: SharedState, learner: Learner) -> None:
         self.weights = _copy_of(shared.weights)
@@ -212,25 +186,22 @@ class LocalNetwork:
         return Acted(predictions[:, :-1], predictions[:, -1], activations)
 
     def evaluate_last(self, observations: np.ndarray) -> np.ndarray:
-        """The values of episodes' true last observations."""
+        """The values of true last observations: (K, ...) → (K,)."""
         outputs, _ = self._learner.evaluate_last(self.weights, observations)
         return outputs.numpy()[:, -1]
 
     def learn(
-        self,
-        rollout: Rollout,
-        learning_rate: float,
-        activations: Sequence[Activations] | None = None,
+        self, rollout: Rollout, learning_rate: float, acted: Sequence[Activations] | None = None
     ) -> tf.Tensor:
         """Update the shared weights and copy them here; returns the gradient's norm before clipping.
 
-        `activations` are what acting gave at each step. Without them a rollout may be of any number
-        of environments, and the network goes forward through it once more.
+        `acted` are the activations of acting at each step. Without them, the network goes forward
+        once more, and the rollout may have any number of environments.
         """
         rate = np.float32(learning_rate)
-        if activations is None:
+        if acted is None:
             return self._learner.learn_anew(self.weights, rollout, rate)
-        return self._learn(rollout, rate, activations)
+        return self._learn(rollout, rate, acted)
 
     def measure(self, rollout: Rollout) -> Measurement:
         measured = self._learner.measure(self.weights, rollout)
@@ -239,8 +210,10 @@ class LocalNetwork:
 
 
 def _traced(function: Any, *arguments: object, **options: bool) -> Any:
-    # The lambda, because a concrete function wants what has a default as well.
-    return tf.function(lambda *given: function(*given), **options).get_concrete_function(*arguments)
+    # Without the lambda, a concrete function would require arguments that have a default.
+    # No loop of ours is over a tensor, and looking for some would make tracing a third slower.
+    traced = tf.function(lambda *given: function(*given), autograph=False, **options)
+    return traced.get_concrete_function(*arguments)
 
 
 def _copy_of(weights: Weights) -> Weights:

@@ -1,16 +1,14 @@
 """One worker: copy the weights, collect a rollout, compute gradients, apply them; again and again.
 
 A rollout of T = steps_per_update steps of the worker's K environments takes T + 1 calls of the
-network (`learner`): `act` T times and `learn` once. Two are rare: `evaluate_last`, where a time
-limit cut an episode off, for the value that the limit hides; and `measure`, for every 100th rollout
-of worker 0.
+network (`learner`): `act` T times and `learn` once. Two calls are rare: `evaluate_last` where a time
+limit cut an episode off, and `measure` for every 100th rollout of worker 0.
 
-An environment whose process broke during a rollout is taken out of it: the update is made of the
-other environments' columns alone, and where none is left the rollout is collected anew. So a fault
-is no terminal state and no reward, and `mean` divides by what is left.
+If an environment's process breaks, the update uses only the other environments' columns; if none is
+left, the rollout is collected again. So a fault counts neither as an end nor as a reward.
 
-Rollouts run on through ends of episodes; the paper's pseudo-code (Algorithm S3) ends a rollout
-there. With K > 1 all rollouts must have one length, and one shape is traced once.
+A rollout continues where an episode ends, although the paper's pseudo-code (Algorithm S3) ends it
+there. So all rollouts have the same shape, and TensorFlow traces only that one.
 """
 
 import contextlib
@@ -32,34 +30,33 @@ MEASURE_EVERY_N_UPDATES = 100
 
 
 class EnvRestart(NamedTuple):
-    """A process of environments broke; its games were abandoned, and a new one took its place."""
+    """A process of environments broke and was replaced; its games were abandoned."""
 
     why: str  # names the environments
 
 
 class Failure(NamedTuple):
-    """A worker's last words."""
+    """The error that ended a worker."""
 
     worker: int
     error: BaseException
     traceback: str
-    # The rollout, how much of it was collected, and the worker's own weights.
-    arrays: Mapping[str, np.ndarray] | None = None
+    # The rollout, its n_steps_collected, and the worker's weights; empty if memory ran out.
+    arrays: Mapping[str, np.ndarray] = {}
 
 
-# A game's `step` is the run's, with those of the rollout that the game ended in.
 Report: TypeAlias = Game | EnvRestart | Measurement | Failure
 
 
-class MainThread(NamedTuple):
-    """What a worker shares with the main thread."""
+class MainThreadLink(NamedTuple):
+    """How a worker and the main thread reach each other."""
 
-    stop: StopFlag  # whoever finds that the run is over sets it, and everybody watches it
+    stop: StopFlag  # every thread watches it, and the first to find that the run is over sets it
     report: Callable[[Report], None]
 
 
 class Worker:
-    """One thread's work: `run` is the thread's function; all else is made before it starts."""
+    """The work of one thread, which calls `run`. Everything is made before the thread starts."""
 
     def __init__(
         self,
@@ -69,7 +66,7 @@ class Worker:
         envs: Environments,
         params: Params,
         generator: np.random.Generator,
-        main: MainThread,
+        main: MainThreadLink,
     ) -> None:
         """`generator` draws the actions."""
         self.number = number
@@ -79,31 +76,29 @@ class Worker:
         n_steps, n_envs = params.steps_per_update, envs.observations.shape[1]
         self._n_steps_per_rollout = n_steps * n_envs
         self._rollout = Rollout(
-            envs.observations,  # where the environments' processes write
+            envs.observations,  # the environments' processes write into them
             np.zeros((n_steps, n_envs), np.int32),
             np.zeros((n_steps, n_envs), np.float32),
             np.zeros((n_steps, n_envs), np.float32),
         )
-        self._n_collected = 0  # how many of its steps are filled
-        self._activations: list[Activations] = []  # one entry for each filled step
-        # Whether one process has made all steps of an environment in this rollout.
+        self._acted: list[Activations] = []  # one for each step of the rollout so far
+        # For each environment, whether its process is still the one that began this rollout.
         self._is_whole = np.ones(n_envs, bool)
-        # The values estimated so far in each environment's episode, for rl/episode_value_mean.
+        # Sum and number of the values in each environment's episode so far.
         self._value_sums = np.zeros(n_envs)
         self._n_values = np.zeros(n_envs, np.int64)
-        # The mean over the episode that ended last; the main thread reads it for the logs.
+        # Their mean in the episode that ended last. The main thread logs it.
         self.episode_value_mean = float("nan")
-        # Games that ended since the last update; they are reported with the next one.
-        self._games: list[Game] = []
-        # As of the last update; the main thread reads it while the gate is shut.
+        self._games: list[Game] = []  # that ended since the last update
+        # As of the last update. The main thread reads it while the gate is shut.
         self.position = self._position()
-        # The local network was copied when it was made, before any worker ran.
+        # The local weights were copied before any worker ran.
         self._n_updates_at_copy = shared.counters.read().updates
 
     def run(self) -> None:
-        """Work until the run has its steps or is stopped; the first error stops everybody."""
+        """Work until the run has its steps or is stopped; the first error stops all workers."""
         try:
-            # Into the last slot, since every rollout begins with what the one before ended with.
+            # Into the last slot, because `_collect` begins with the last slot of the one before.
             self._envs.reset(slot=self._params.steps_per_update)
             self._take_replaced()
             self._work()
@@ -112,16 +107,16 @@ class Worker:
         except BaseException as error:
             self._stop.set()  # before anything slow: nobody is to learn after this
             text, arrays = traceback.format_exc(), {}
-            with contextlib.suppress(Exception):  # of memory, there may be none left
+            with contextlib.suppress(Exception):  # there may be no memory left
                 arrays = self._arrays()
             self._report(Failure(self.number, error, text, arrays))
         finally:
-            # A process may have been replaced in a call that then raised, or was stopped.
+            # The call that raised may have replaced a process.
             self._take_replaced()
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {
-            "n_steps_collected": np.array(self._n_collected),
+            "n_steps_collected": np.array(len(self._acted)),
             **{name: array.copy() for name, array in self._rollout._asdict().items()},
             **{f"weights/{name}": v.numpy() for name, v in self._local.weights.items()},
         }
@@ -131,9 +126,9 @@ class Worker:
         while not self._stop.is_set() and self._shared.counters.reserve(self._n_steps_per_rollout):
             self._collect()
             rollout, n_steps = self._rollout, self._n_steps_per_rollout
-            activations: list[Activations] | None = self._activations
+            acted: list[Activations] | None = self._acted
             if not self._is_whole.all():
-                activations = None
+                acted = None
                 rollout = Rollout(*(part[:, self._is_whole] for part in self._rollout))
                 n_steps = rollout.rewards.size
                 self._shared.counters.give_back(self._n_steps_per_rollout - n_steps)
@@ -146,18 +141,16 @@ class Worker:
                     return
                 try:
                     rate = self._learning_rate(self._shared.counters.read().steps)
-                    self._local.learn(rollout, rate, activations)
+                    self._local.learn(rollout, rate, acted)
                 except BaseException:
                     self._stop.set()  # before others pass the gate
                     raise
                 n_frames = self._envs.n_frames
+                new_frames, n_frames_counted = n_frames - n_frames_counted, n_frames
                 counts = self._shared.counters.add_update(
-                    n_steps,
-                    n_frames - n_frames_counted,
-                    self._n_updates_at_copy,
-                    len(self._games),
+                    n_steps, new_frames, self._n_updates_at_copy, len(self._games)
                 )
-                n_frames_counted, self._n_updates_at_copy = n_frames, counts.updates
+                self._n_updates_at_copy = counts.updates
                 for game in self._games:
                     self._report(game._replace(step=counts.steps))
                 self._games.clear()
@@ -172,17 +165,15 @@ class Worker:
         return optimizer.learning_rate(self._params.initial_lr, n_steps_done, end)
 
     def _collect(self) -> None:
-        """Fill the rollout, going on where the last one ended."""
+        """Fill the rollout. Its slot 0 gets the last slot of the rollout before."""
         observations, actions, rewards, continues = self._rollout
         observations[0] = observations[-1]
-        self._n_collected = 0
-        self._activations.clear()
+        self._acted.clear()
         self._is_whole[:] = True
         for t in range(len(actions)):
             if self._stop.is_set():
                 raise Stopped
             outputs, values, activations = self._local.act(observations[t])
-            self._activations.append(activations)
             actions[t] = policy.sample_actions(outputs, self._generator)
             step = self._envs.step(actions[t], slot=t + 1)
             ended = step.terminated | step.truncated
@@ -195,10 +186,10 @@ class Worker:
             self._note_values(values, ended)
             self._games.extend(step.games)
             self._take_replaced()
-            self._n_collected = t + 1
+            self._acted.append(activations)
 
     def _take_replaced(self) -> None:
-        """Leave out of the rollout what was replaced since the last call, and report it."""
+        """Leave out environments that were replaced since the last call, and report that."""
         for replaced in self._envs.take_replaced():
             for env in replaced.envs:
                 self._is_whole[env] = False

@@ -1,4 +1,4 @@
-"""The environments' side: layers of preprocessing, the processes that run them, a worker's end of these.
+"""The environments: preprocessing layers, their processes, and a worker's end of these.
 
-Never loads TensorFlow, and knows neither agent nor store.
+Nothing here imports TensorFlow, agent or store.
 """

@@ -1,12 +1,11 @@
-"""Makes one environment, with all of its layers, in the order of the lines in `_preprocess`.
+"""Makes one environment with all of its layers; `_preprocess` has them in order, innermost first.
 
-Every random draw of environment number `env` of a worker derives from the run's seed, these two
+Every random draw of environment `env` of worker `worker` derives from the run's seed, these two
 numbers and the number of the game; see machine/seeding.py.
 """
 
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import itertools
 import multiprocessing
@@ -28,7 +27,7 @@ from a3c.settings.params import Params
 
 ATARI = "ale_py.env:AtariEnv"
 SUPPORTED = (
-    "supported are discrete actions with either Atari frames (*NoFrameskip-v4, ALE/*-v5) "
+    "we support discrete actions with either Atari frames (*NoFrameskip-v4, ALE/*-v5) "
     "or vector observations (a Box of floats of one dimension)"
 )
 
@@ -38,22 +37,19 @@ class UnsupportedEnv(Exception):
 
 
 def describe_env(params: Params) -> EnvDescription:
-    """Build one environment, look at it, close it; UnsupportedEnv if it cannot be trained on."""
-    with contextlib.closing(make_env(params)) as env:
-        assert isinstance(env.action_space, gymnasium.spaces.Discrete)
-        assert env.observation_space.shape is not None
-        emulator: Any = env.unwrapped
-        is_image = len(env.observation_space.shape) == 3
-        sticky_actions = 0.0
-        if isinstance(emulator, AtariEnv):
-            sticky_actions = emulator.ale.getFloat("repeat_action_probability")
+    """Make an environment only to describe it; UnsupportedEnv if it cannot be trained on."""
+    env: Any = make_env(params)
+    with contextlib.closing(env):
+        emulator, shape = env.unwrapped, env.observation_space.shape
+        is_image, is_atari = len(shape) == 3, isinstance(emulator, AtariEnv)
+        sticky = emulator.ale.getFloat("repeat_action_probability") if is_atari else 0.0
         return EnvDescription(
             kind="image" if is_image else "vector",
-            observation_shape=env.observation_space.shape,
+            observation_shape=shape,
             observation_dtype=str(env.observation_space.dtype),
             n_actions=int(env.action_space.n),
             action_meanings=tuple(emulator.get_action_meanings()) if is_image else (),
-            sticky_actions=round(sticky_actions, 6),
+            sticky_actions=round(sticky, 6),
         )
 
 
@@ -70,22 +66,22 @@ def make_env(
     """
     base = _make_base(params.env_id)
     is_image = _check_supported(params, base)
-    if see is not None and not is_image:  # an environment is told to draw when it is made
-        base.close()
-        if "rgb_array" not in base.metadata.get("render_modes", ()):
-            raise UnsupportedEnv(f"{params.env_id} cannot be shown: it draws no pictures")
+    if see is not None and "rgb_array" in base.metadata.get("render_modes", ()):
+        base.close()  # only an environment that is made with a render mode draws pictures
         base = _make_base(params.env_id, render_mode="rgb_array")
+    elif see is not None and not is_image:
+        raise UnsupportedEnv(f"{params.env_id} cannot be shown: it draws no pictures")
     score = Score(base, worker, env, counts_own_steps=not is_image)
     key = (params.seed, worker, env, first_game)
     seeds = _emulator_seeds(*key, every_game=not isinstance(base.unwrapped, AtariEnv))
     seeded: gymnasium.Env = wrappers.SeedGames(score, seeds)
     if see is not None:
-        seeded = debug_wrappers.WatchFrames(seeded, see, _picture_of(base, is_image))
+        seeded = debug_wrappers.WatchFrames(seeded, see)
     if is_image:
         return _preprocess(seeded, params, _n_noops(*key, params.max_n_noops), score)
     if base.observation_space.dtype == np.float32:
         return seeded
-    with warnings.catch_warnings():  # Of the bounds' loss of precision.
+    with warnings.catch_warnings():  # The bounds of the space may lose precision.
         warnings.simplefilter("ignore", UserWarning)
         return DtypeObservation(seeded, np.float32)
 
@@ -97,7 +93,7 @@ def _preprocess(
     numbers_frames = params.debug and not params.no_frame_numbers
     in_numbers = False
     if _is_atari(env):
-        # What looks at colours needs RGB, and so do the games in colours that are not ours.
+        # Layers that look at colours need RGB, and so do games with other colours than screen.py's.
         plain = params.preprocessing == "generic" and not numbers_frames
         in_numbers = plain and screen.has_ntsc_colours(emulator.ale)
         layer = screen.ColourNumbers if in_numbers else screen.Rgb
@@ -122,7 +118,7 @@ def _preprocess(
 def _n_noops(
     run_seed: int, worker: int, env: int, first_game: int, max_n_noops: int
 ) -> Iterator[int]:
-    """Yield the length of the random start of one game after the other."""
+    """Yield the length of each game's random start."""
     for game in itertools.count(first_game):
         generator = seeding.generator(run_seed, seeding.Purpose.NOOPS, worker, env, game)
         yield int(generator.integers(max_n_noops, endpoint=True))
@@ -131,25 +127,15 @@ def _n_noops(
 def _emulator_seeds(
     run_seed: int, worker: int, env: int, first_game: int, every_game: bool
 ) -> Iterator[int | None]:
-    """Yield the emulator's seed for one game after the other, or for the first game only.
+    """Yield the emulator's seed for each game, or for the first game only.
 
-    A seeded reset of an Atari game reloads its ROM (150 ms against 6 ms), and only the sticky
-    actions of v5 draw from the stream, so there once is enough.
+    The first is enough for Atari, where only the sticky actions of v5 draw random numbers. Seeding
+    every game would be slow: a seeded reset reloads the ROM and takes 150 ms instead of 6 ms.
     """
     for game in itertools.count(first_game):
         key = (run_seed, seeding.Purpose.EMULATOR, worker, env, game)
         wanted = every_game or game == first_game
         yield int(seeding.seed_sequence(*key).generate_state(1)[0]) if wanted else None
-
-
-def _picture_of(base: gymnasium.Env, is_image: bool) -> Callable[[Any], Any]:
-    """How to get at what a person would see, given an observation."""
-    if not is_image:
-        return lambda _: base.render()
-    if _is_atari(base):
-        emulator: Any = base.unwrapped
-        return lambda _: emulator.ale.getScreenRGB()
-    return lambda frame: frame
 
 
 def _make_base(env_id: str, **kwargs: Any) -> gymnasium.Env:
@@ -160,74 +146,52 @@ def _make_base(env_id: str, **kwargs: Any) -> gymnasium.Env:
     try:
         if module:
             importlib.import_module(module)
-        # A copy, for the registry's own must keep its settings. Made by its spec, an old id also
-        # brings no remark that there is a newer one.
-        spec = dataclasses.replace(gymnasium.spec(name))
+        # A copy, because the registry's own spec must stay as it is. Making an old id from a spec
+        # also avoids Gymnasium's warning that there is a newer one.
+        spec = dataclasses.replace(
+            gymnasium.spec(name), order_enforce=False, disable_env_checker=True
+        )
     except (ImportError, TypeError, ValueError, gymnasium.error.Error) as error:
-        raise UnsupportedEnv(_explain_unknown(env_id, error)) from error
-    spec.order_enforce = False
-    spec.disable_env_checker = True
+        why = " ".join(str(error).split())
+        if isinstance(error, gymnasium.error.Error) and multiprocessing.parent_process():
+            why += " An environment that your own program registers must be named module:Id."
+        raise UnsupportedEnv(f"unknown environment {env_id}: {why}") from error
     if spec.entry_point == ATARI:
         if spec.kwargs.get("obs_type", "rgb") != "rgb":
             raise UnsupportedEnv(f"{env_id} shows no frames: {SUPPORTED}")
-        # The cheapest, and nobody sees it: screen.py takes the screen from the emulator itself.
+        # The cheapest kind. It is never used, because screen.py reads the emulator's screen.
         kwargs["obs_type"] = "ram"
         if spec.namespace == "ALE":
             kwargs["frameskip"] = 1
         elif spec.kwargs.get("frameskip") != 1:
-            raise UnsupportedEnv(f"{env_id} skips frames itself, and so do we: {SUPPORTED}")
+            raise UnsupportedEnv(f"{env_id} skips frames itself, but we do that: {SUPPORTED}")
     try:
         return gymnasium.make(spec, **kwargs)
     except (ImportError, gymnasium.error.Error) as error:
-        raise UnsupportedEnv(f"{env_id} cannot be made: {_one_line(error)}") from error
-
-
-def _explain_unknown(env_id: str, error: Exception) -> str:
-    if not isinstance(error, gymnasium.error.Error):
-        return f"{env_id}: {_one_line(error)}"
-    if multiprocessing.parent_process() is not None:
-        return f"unknown environment {env_id}: what your own program registers is named module:Id"
-    name = env_id.rpartition(":")[2]
-    by_lower_case = {known.lower(): known for known in gymnasium.registry}
-    nearest = difflib.get_close_matches(name.lower(), by_lower_case, n=3, cutoff=0.5)
-    hint = " or ".join(by_lower_case[known] for known in nearest) or "another"
-    return f"unknown environment {env_id}: did you mean {hint}?"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        why = " ".join(str(error).split())
+        raise UnsupportedEnv(f"{env_id} cannot be made: {why}") from error
 
 
 def _check_supported(params: Params, env: gymnasium.Env) -> bool:
-    """Return whether observations are images; UnsupportedEnv if not these and not vectors."""
+    """Return whether observations are images, not vectors; UnsupportedEnv if they are neither."""
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
         raise UnsupportedEnv(f"{params.env_id} has actions {actions}: {SUPPORTED}")
     emulator: Any = env.unwrapped
     shape: tuple[int, ...] = observations.shape or ()
     dtype: Any = observations.dtype
-    if _is_atari(env):  # as our layers see it
+    if _is_atari(env):  # then our layers see the screen instead
         shape, dtype = (*emulator.ale.getScreenDims(), 3), np.uint8
     is_vector = len(shape) == 1 and np.issubdtype(dtype, np.floating)
     is_frame = len(shape) == 3 and shape[2] == 3 and dtype == np.uint8
-    if not is_vector and not (is_frame and _is_like_atari(emulator)):
+    # The layers ask the emulator for the lives, and use action 0 as a no-op.
+    if not is_vector and not (is_frame and hasattr(emulator, "ale")):
         raise UnsupportedEnv(f"{params.env_id} has observations {observations}: {SUPPORTED}")
     if params.preprocessing == "pong" and shape != (210, 160, 3):
-        raise UnsupportedEnv(
-            f"--preprocessing pong is for frames of Pong, not for {params.env_id}'s observations"
-        )
+        raise UnsupportedEnv(f"--preprocessing pong is for frames of Pong, not {params.env_id}'s")
     return is_frame
 
 
 def _is_atari(env: gymnasium.Env) -> bool:
-    """Return whether this is a game of the emulator, with no wrapper of others around it."""
+    """Return whether this is an Atari game of ale_py, without anyone else's wrapper around it."""
     return env.spec is not None and env.spec.entry_point == ATARI
-
-
-def _is_like_atari(emulator: Any) -> bool:
-    """Return whether the emulator has what the layers ask of it: a no-op and lives."""
-    try:
-        is_noop = emulator.get_action_meanings()[wrappers.NOOP] == "NOOP"
-        return is_noop and callable(emulator.ale.lives)
-    except (AttributeError, IndexError):
-        return False

@@ -1,11 +1,9 @@
 """The true score and length of every game, taken below every other layer.
 
-Upper layers skip frames, end episodes at lost lives and clip rewards; users want the score of the
-whole game. So Score sits on the emulator and sums every raw reward from a real reset to the game's
-real end, no-ops of a random start included. Only the length comes from above: it counts the agent's
-decisions, which the frame skip reports one by one (there, four frames are one decision).
-
-Nothing is written here: whoever steps the environment takes the games that have ended.
+Upper layers skip frames, end episodes at lost lives and clip rewards, but users want the score of
+the whole game. So Score sits on the emulator and sums every raw reward from a real reset to the
+game's real end, the no-ops of a random start included. Only the length comes from above: it counts
+the agent's decisions, each of four frames, and the frame skip reports them.
 """
 
 import time
@@ -23,22 +21,18 @@ class Score(gymnasium.Wrapper):
     """
 
     def __init__(
-        self,
-        env: gymnasium.Env,
-        worker: int = 0,
-        number: int = 0,
-        counts_own_steps: bool = False,
+        self, env: gymnasium.Env, worker: int = 0, number: int = 0, counts_own_steps: bool = False
     ) -> None:
         super().__init__(env)
         self.n_frames = 0
         self._worker, self._number = worker, number
         self._counts_own_steps = counts_own_steps
-        self.score = 0.0  # that of the game so far
+        self.score = 0.0  # of the present game so far
         self._length = 0
         self._finished: list[Game] = []
 
     def count_decision(self) -> None:
-        """Take note of one decision of the agent; called before the decision is carried out."""
+        """Count one decision of the agent, before it is carried out."""
         self._length += 1
 
     def take_finished(self) -> list[Game]:
@@ -47,7 +41,7 @@ class Score(gymnasium.Wrapper):
         return games
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-        """Start a new game; one that had not ended is forgotten."""
+        """Start a new game; one that has not ended does not count."""
         self.score = 0.0
         self._length = 0
         return self.env.reset(**given)

@@ -1,14 +1,11 @@
-"""The emulator's screen as colour numbers: the same picture as in RGB for a small part of the time.
+"""The emulator's screen as colour numbers, which gives the same luminance as RGB in less time.
 
-The Atari draws with 128 colours, and its emulator keeps a pixel as the number of its colour. Making
-RGB of a frame takes 30 µs, a third of the time of the emulation itself; copying the numbers 1 µs.
-So an Atari game's frames go up the layers as numbers, and become luminance where they are seen:
-
-    colour numbers of two frames   (210, 160) and (210, 160)
-      → luminance of the pixelwise maximum of their RGB   (210, 160)
-
-Few pixels change between two frames. The luminance of the first is looked up in a table of 256
-numbers, and where the second differs, in a table of pairs. The result is that of RGB to the bit.
+The Atari draws with 128 colours, and its emulator stores the number of each pixel's colour. It
+takes 30 µs to convert a frame to RGB, a third of the time of the emulation itself, and 1 µs to copy
+the numbers. So frames are handed on as numbers, (210, 160). Where the agent sees them, two frames
+give the luminance of the maximum of their RGB. Few pixels change between two frames, so we look up
+the first frame in a table of 256 luminances, and only the pixels that differ in a table of pairs.
+The result equals RGB's to the bit.
 """
 
 from typing import Any
@@ -17,8 +14,7 @@ import cv2
 import gymnasium
 import numpy as np
 
-# Each colour as the emulator draws it, from 0 on: sixteen hues of eight shades. Only even numbers
-# are colours.
+# The emulator's colours, sixteen hues of eight shades; their numbers are 0, 2, 4, ...
 _COLOURS = """
 000000 4a4a4a 6f6f6f 8e8e8e aaaaaa c0c0c0 d6d6d6 ececec
 484800 69690f 86861d a2a22a bbbb35 d2d240 e8e84a fcfc54
@@ -39,14 +35,13 @@ _COLOURS = """
 """
 # The RGB of each number, (256, 3).
 RGB = np.frombuffer(bytes.fromhex(_COLOURS), np.uint8).reshape(128, 3).repeat(2, axis=0)
-PAL_HEIGHT = 250
 # [n, m] is the luminance of the maximum of colours n and m, taken in RGB.
 _PAIR_LUMINANCE = cv2.cvtColor(np.maximum(RGB[:, None], RGB[None]), cv2.COLOR_RGB2GRAY)
 _LUMINANCE = np.ascontiguousarray(_PAIR_LUMINANCE.diagonal())
 
 
 class Rgb(gymnasium.ObservationWrapper):
-    """Observations are the emulator's screen in RGB, whatever the environment below makes of it."""
+    """Observations are the emulator's screen in RGB, whatever the environment below returns."""
 
     def __init__(self, env: gymnasium.Env, ale: Any) -> None:
         super().__init__(env)
@@ -60,7 +55,7 @@ class ColourNumbers(Rgb):
     """Observations are the emulator's screen in colour numbers, (height, width)."""
 
     def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        """Reset, and see on the game's first screen that the emulator draws with our colours."""
+        """Reset, and check on the first screen that the emulator draws with the colours above."""
         numbers, info = super().reset(**given)
         if not np.array_equal(RGB[numbers], self._ale.getScreenRGB()):
             raise RuntimeError("the emulator draws with other colours than a3c/envs/screen.py has")
@@ -71,9 +66,9 @@ class ColourNumbers(Rgb):
 
 
 def has_ntsc_colours(ale: Any) -> bool:
-    """Return whether a game draws with our colours: 94 of the 104 do, the others are PAL."""
+    """Return whether a game has the colours above (NTSC's); 10 of the 104 games have PAL's."""
     height, _ = ale.getScreenDims()
-    return height != PAL_HEIGHT
+    return height != 250  # the height of PAL's screens
 
 
 def luminance_of_maximum(first: np.ndarray, second: np.ndarray) -> np.ndarray:

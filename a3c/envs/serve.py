@@ -1,26 +1,29 @@
-"""The process's side of an environment process, and what passes between it and a worker.
+"""An environment process, and what passes between it and a worker.
 
-    worker                                        environment process
-                       <- bell                    the environments are built
-    RESET, slot        -> <- bell                 the first observations are in observations[slot]
-    STEP, slot         -> <- bell                 the step that `actions` asked for has been taken;
-                                                  after the end of an episode, observations[slot]
-                                                  has the first of the next episode
-    end of file        ->                         ends: the worker closed the socket, or is gone
+The worker and the processes of its K environments share memory: arrays with a row for each
+environment (`Rows`). A socket only says whose turn it is: requests go to the process, and bells
+return. `observations` has slots 0 to T, so that a whole rollout of T steps lies in one array. This
+is what happens if the process holds the worker's environments 0 and 1:
 
-All that a step brings lies in memory that both share, in arrays with a row for each of the worker's
-K environments (`Rows`); the socket only rings. The process writes its rows between a request and its
-bell, and at no other time; the worker reads them after the bell. A bell may bring text: the games
-that ended, or an error.
+    worker                                   process
+                                             builds both environments
+                                   <- bell
+    RESET, slot 0                  ->        observations[0, 0:2] = first of a new game
+                                   <- bell
+    actions[0:2] = 3, 2
+    STEP, slot 1                   ->        observations[1, 0:2], rewards[0:2] and the others
+                                   <- bell
+    reads these rows; and so on with slot 2, slot 3, ...
+    closes the socket              ->        ends
 
-The memory has no name, so that a killed run leaves none behind.
+Each side writes only in its own turn. Where an episode ends, the step resets the environment as
+well: `observations` has the first of the next episode, and `final_observations` the last before a
+truncation. A bell may carry text: the games that ended, or an error.
 """
 
 import contextlib
 import fcntl
-import itertools
 import json
-import math
 import multiprocessing
 import os
 import select
@@ -36,26 +39,25 @@ import cv2
 import gymnasium
 import numpy as np
 
-from a3c.contract import EnvDescription, Game
+from a3c.contract import EnvDescription
 from a3c.envs.score import Score
 from a3c.machine.stopping import SIGNALS
 
 RESET, STEP = range(2)
-REQUEST = struct.Struct("=BI")  # which, and the slot
-BELL = struct.Struct("=?I")  # is this an error? how many bytes of text follow
-ALIGNMENT = 64  # bytes
+REQUEST = struct.Struct("=BI")  # RESET or STEP, and the slot
+BELL = struct.Struct("=?I")  # is this an error, and how many bytes of text follow
 
 
 class Rows(NamedTuple):
-    """What the processes of one worker's K environments share with it."""
+    """The arrays that a worker shares with the processes of its K environments."""
 
     observations: np.ndarray  # (n_slots, K, ...)
     final_observations: np.ndarray  # (K, ...): the last before a truncation
-    actions: np.ndarray  # (K,) int32; the worker's to write, as all else is the processes'
+    actions: np.ndarray  # (K,) int32; the worker writes this one, and the processes the others
     rewards: np.ndarray  # (K,) float32
     terminated: np.ndarray  # (K,) bool
     truncated: np.ndarray  # (K,) bool
-    n_frames: np.ndarray  # (K,) int64: stepped so far, by the processes of before as well
+    n_frames: np.ndarray  # (K,) int64: stepped so far, also by processes that were replaced
 
     def clear(self, envs: slice) -> None:
         """Set these environments' rewards to 0 and their ends to False."""
@@ -64,102 +66,92 @@ class Rows(NamedTuple):
 
 
 class SharedMemory:
-    """Memory for `Rows`. Can be handed to a process while that is being started, only then."""
+    """Memory for `Rows`, without a name, so that a killed run leaves none behind.
+
+    It can only be handed to a process while that is being started.
+    """
 
     def __init__(self, description: EnvDescription, n_slots: int, n_envs: int) -> None:
         shape, dtype = description.observation_shape, description.observation_dtype
-        self._arrays: list[tuple[tuple[int, ...], str]] = [
-            ((n_slots, n_envs, *shape), dtype),
-            ((n_envs, *shape), dtype),
-            ((n_envs,), "int32"),
-            ((n_envs,), "float32"),
-            ((n_envs,), "bool"),
-            ((n_envs,), "bool"),
-            ((n_envs,), "int64"),
-        ]
-        n_bytes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self._arrays]
-        self._room = [-(-n // ALIGNMENT) * ALIGNMENT for n in n_bytes]
-        self._bytes = RawArray("B", sum(self._room))
+        self._layout = np.dtype(
+            [
+                ("observations", dtype, (n_slots, n_envs, *shape)),
+                ("final_observations", dtype, (n_envs, *shape)),
+                ("actions", "int32", (n_envs,)),
+                ("rewards", "float32", (n_envs,)),
+                ("terminated", "bool", (n_envs,)),
+                ("truncated", "bool", (n_envs,)),
+                ("n_frames", "int64", (n_envs,)),
+            ],
+            align=True,
+        )
+        self._bytes = RawArray("B", self._layout.itemsize)
 
     def rows(self) -> Rows:
-        """Return the arrays in it."""
-        starts = itertools.accumulate(self._room, initial=0)
-        return Rows(
-            *(
-                np.frombuffer(self._bytes, dtype, math.prod(shape), start).reshape(shape)
-                for (shape, dtype), start in zip(self._arrays, starts, strict=False)
-            )
-        )
+        whole = np.frombuffer(self._bytes, self._layout)
+        return Rows(*(whole[name][0] for name in Rows._fields))
 
 
-class Part(NamedTuple):
-    """What one worker has in a process: environments, and the rows of `memory` from `first` on."""
+class Share(NamedTuple):
+    """The part of a worker's environments that one process holds."""
 
-    worker: socket.socket  # the process's end of the pair
+    envs: range  # their rows in the memory
     makes: Sequence[Callable[[], gymnasium.Env]]
     memory: SharedMemory
-    first: int
-    name: str
+    name: str  # of the worker and the environments, for messages
 
 
-def serve(parts: Sequence[Part]) -> None:
-    """Be one environment process until a worker hangs up."""
+def serve(shares: Sequence[tuple[socket.socket, Share]]) -> None:
+    """The main function of an environment process; returns when one of its workers hangs up."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     _end_with_the_run()
     cv2.setNumThreads(0)
     poll = select.poll()
-    served = {}
-    for part in parts:
-        poll.register(part.worker, select.POLLIN)
-        served[part.worker.fileno()] = part, _Served(part)
-    part = parts[0]  # who is being served
+    servers = {worker.fileno(): _Server(worker, share) for worker, share in shares}
     try:
-        for number in served:
-            part, envs = served[number]
-            envs.build()
+        for number, server in servers.items():
+            server.build()
+            poll.register(number, select.POLLIN)
         while True:
             for number, _ in poll.poll():
-                part, envs = served[number]
-                envs.answer()
-    except _HungUpError:
-        return
+                server = servers[number]
+                if not server.answer():
+                    return
     except Exception:
-        text = f"{part.name} failed:\n{traceback.format_exc()}"
-        for each in parts:
-            with contextlib.suppress(OSError):
-                each.worker.sendall(_bell(text, is_error=True))
+        error = f"{server.share.name} failed:\n{traceback.format_exc()}"
+        for each in servers.values():
+            prefix = "" if each is server else f"{each.share.name} shared a process: "
+            each.ring(prefix + error, is_error=True)
 
 
-class _HungUpError(Exception):
-    """A worker wants no more."""
+class _Server:
+    """What a process does for one of its workers."""
 
-
-class _Served:
-    """The environments of one worker, in their process."""
-
-    def __init__(self, part: Part) -> None:
-        self._part = part
+    def __init__(self, worker: socket.socket, share: Share) -> None:
+        self._worker = worker
+        self.share = share
         self._envs: list[tuple[int, gymnasium.Env, Score]] = []  # with the row of each
 
     def build(self) -> None:
-        for row, make in enumerate(self._part.makes, self._part.first):
+        self._rows = self.share.memory.rows()
+        for row, make in zip(self.share.envs, self.share.makes, strict=True):
             env = make()
-            layer: Any = env
-            while not isinstance(layer, Score):
-                layer = layer.env
-            self._envs.append((row, env, layer))
-        self._rows = self._part.memory.rows()
-        # Frames stepped by earlier processes, if this one replaces one that broke.
-        self._n_frames_before = self._rows.n_frames.tolist()
-        self._ring()
+            score: Any = env
+            while not isinstance(score, Score):
+                score = score.env
+            score.n_frames = int(self._rows.n_frames[row])  # by processes that this one replaces
+            self._envs.append((row, env, score))
+        self.ring()
 
-    def answer(self) -> None:
-        """Do what one request asks for."""
-        try:
-            what, slot = REQUEST.unpack(receive_exactly(self._part.worker, REQUEST.size))
-        except (EOFError, OSError):
-            raise _HungUpError from None
+    def answer(self) -> bool:
+        """Do what the next request asks for; False if the worker has hung up instead."""
+        request = b""
+        with contextlib.suppress(OSError):
+            request = self._worker.recv(REQUEST.size, socket.MSG_WAITALL)
+        if not request:
+            return False
+        what, slot = REQUEST.unpack(request)
         if what == RESET:
             for row, env, _ in self._envs:
                 self._rows.observations[slot, row], _ = env.reset()
@@ -167,10 +159,11 @@ class _Served:
             self._step(slot)
         games = []
         for row, _, score in self._envs:
-            self._rows.n_frames[row] = self._n_frames_before[row] + score.n_frames
+            self._rows.n_frames[row] = score.n_frames
             if what == STEP:
                 games += score.take_finished()
-        self._ring(games)
+        self.ring(json.dumps(games) if games else "")
+        return True
 
     def _step(self, slot: int) -> None:
         rows = self._rows
@@ -186,47 +179,22 @@ class _Served:
             rows.terminated[row] = terminated
             rows.truncated[row] = truncated
 
-    def _ring(self, games: Sequence[Game] = ()) -> None:
-        text = json.dumps(games) if games else ""
-        try:
-            self._part.worker.sendall(_bell(text))
-        except OSError:
-            raise _HungUpError from None
-
-
-def _bell(text: str, is_error: bool = False) -> bytes:
-    words = text.encode(errors="backslashreplace")
-    return BELL.pack(is_error, len(words)) + words
+    def ring(self, text: str = "", is_error: bool = False) -> None:
+        words = text.encode(errors="backslashreplace")
+        with contextlib.suppress(OSError):  # the worker has hung up, as `answer` will notice
+            self._worker.sendall(BELL.pack(is_error, len(words)) + words)
 
 
 def _end_with_the_run() -> None:
-    """Have the system kill this process when the run is gone, whatever the environment does then.
+    """Have the system kill this process once the run is gone, whatever an environment does then.
 
-    No thread of ours could do it where the environment hangs in code that holds the GIL. The
-    sentinel is a pipe out of which nothing comes but its end, when the parent is gone.
+    A thread of ours could not do it while the environment hangs in code that holds the GIL. The
+    sentinel is a pipe that the system closes when the parent exits.
     """
     run = multiprocessing.parent_process()
-    if run is None or not hasattr(fcntl, "F_SETSIG"):
-        return
+    assert run is not None
     fcntl.fcntl(run.sentinel, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(run.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(run.sentinel, fcntl.F_SETFL, os.O_ASYNC)
-    if not run.is_alive():  # already, before we had told the system
+    if not run.is_alive():  # it ended before the system was told
         os._exit(0)
-
-
-def receive_exactly(
-    connection: socket.socket, n_bytes: int, poll: Callable[[], None] = lambda: None
-) -> bytes:
-    """Receive `n_bytes`; EOFError if the other side hangs up before; `poll` at each timeout."""
-    data = b""
-    while len(data) < n_bytes:
-        try:
-            more = connection.recv(n_bytes - len(data))
-        except TimeoutError:
-            poll()
-            continue
-        if not more:
-            raise EOFError
-        data += more
-    return data

@@ -1,9 +1,9 @@
 """From emulator frames to what the agent sees: one wrapper for each step.
 
-The paper names no preprocessing of its own; it is that of Mnih et al. 2015 ("Methods,
+The paper names no preprocessing of its own, so this is that of Mnih et al. 2015 ("Methods,
 Preprocessing"): the maximum of two consecutive frames against flicker, luminance, 84x84, every
-fourth frame, four of those stacked. Here is what becomes of the frames of one game. Frame 0 is the
-one after the random start, `m` is a maximum of two frames, `|` a decision of the agent:
+fourth frame, four of those stacked. In this drawing of one game, frame 0 is the one after the
+random start, `m` is a maximum of two frames, and `|` a decision of the agent:
 
     frames         0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 ...
     Max            m=0,1   m=4,5   m=8,9    m=12,13     m=16,17     m=20,21
@@ -11,14 +11,13 @@ one after the random start, `m` is a maximum of two frames, `|` a decision of th
     FrameStack     [m0,1 m4,5 m8,9 m12,13] |  [m4,5 m8,9 m12,13 m16,17] |  [m8,9 ...
 
 So observation n of the skipped stream is the maximum of frames 4n and 4n+1, and a decision is
-carried out for the frames 4n+2 ... 4n+5 that lead to the next observation. Max takes one no-op at
-reset to have a pair (frame 1), FrameStack three skipped ones to have four observations (up to
-frame 13).
+carried out for the frames 4n+2 ... 4n+5 that lead to the next observation. Frames 1 to 13 come from
+no-ops of the reset: Max needs a pair of frames, and FrameStack four observations.
 
-Frames that nobody sees cost little besides the emulator's time: from Max (for Pong's features, from
-these) up to FrameSkip, layers hand on a `Deferred` observation, a function that makes the pixels
-when called, and FrameSkip calls only its last. A frame must therefore stay as it is: the emulator
-must return a new array each step, as `ale.getScreen()` and `getScreenRGB()` do.
+Only frames that the agent sees are converted: the layers from Max or ExtractPongFeatures up to
+FrameSkip hand on a `Deferred`, a function that makes the pixels when it is called, and FrameSkip
+calls the last of four. So a frame must not change later: the emulator must return a new array at
+each step, as `ale.getScreen()` and `getScreenRGB()` do.
 """
 
 import functools
@@ -32,24 +31,19 @@ import numpy as np
 
 NOOP = 0
 SIDE = 84
-# A game that ends this often during the no-ops of its start will never be playable.
-MAX_RESETS_IN_A_ROW = 100
+MAX_RESETS_IN_A_ROW = 100  # after so many games that end in their no-ops, we give up
 
 Deferred = Callable[[], np.ndarray]
 Info = dict[str, Any]
 Step = tuple[Any, Any, bool, bool, Info]
 
 
-class NeverStarts(Exception):
-    """Each game ended during the no-ops of its start."""
-
-
 def reset_with_noops(
     reset: Callable[[], tuple[Any, Info]], noop: Callable[[], Step], n_noops: Iterator[int]
 ) -> tuple[list[Any], Info]:
-    """Reset, take the next of `n_noops` no-ops, and begin anew where the game ends in them.
+    """Reset, take the next number of no-ops, and start again if the game ends during them.
 
-    Returns all observations, that of the reset first.
+    Returns all observations; the first is that of the reset.
     """
     for _ in range(MAX_RESETS_IN_A_ROW):
         observation, info = reset()
@@ -61,20 +55,18 @@ def reset_with_noops(
             observations.append(observation)
         else:
             return observations, info
-    raise NeverStarts(
-        f"{MAX_RESETS_IN_A_ROW} games in a row ended during the no-ops of their start"
-    )
+    raise RuntimeError(f"{MAX_RESETS_IN_A_ROW} games in a row ended in the no-ops of their start")
 
 
 class SeedGames(gymnasium.Wrapper):
-    """Seeds each real reset with the next of `seeds`; None lets the emulator draw on."""
+    """Seeds each real reset with the next of `seeds`; at None, its random stream continues."""
 
     def __init__(self, env: gymnasium.Env, seeds: Iterator[int | None]) -> None:
         super().__init__(env)
         self._seeds = seeds
 
     def reset(self, **given: Any) -> tuple[Any, Info]:
-        """Reset with this game's own seed; a seed given from above does not count."""
+        """Reset with this game's own seed, whatever seed was given."""
         return self.env.reset(**{**given, "seed": next(self._seeds)})
 
 
@@ -93,19 +85,14 @@ class RandomStart(gymnasium.Wrapper):
 
 
 class Max(gymnasium.Wrapper):
-    """The pixelwise maximum of each frame and the one before it: Atari sprites flicker.
+    """The pixelwise maximum of each frame and the one before it, because Atari sprites flicker.
 
-    `maximum` makes it of two frames as the layer below hands them on; for RGB, plainly.
+    `maximum` computes it from two frames of the layer below; NumPy's maximum is right for RGB.
     """
 
-    def __init__(
-        self,
-        env: gymnasium.Env,
-        maximum: Callable[[np.ndarray, np.ndarray], np.ndarray] = np.maximum,
-    ) -> None:
+    def __init__(self, env: gymnasium.Env, maximum: Callable[..., np.ndarray] = np.maximum) -> None:
         super().__init__(env)
         self._maximum = maximum
-        self._newest: np.ndarray = np.empty(0)
 
     def reset(self, **given: Any) -> tuple[Deferred, Info]:
         """Reset and take one no-op, so that there is a pair."""
@@ -123,7 +110,7 @@ class Max(gymnasium.Wrapper):
 
 
 class ExtractLuminanceAndScale(gymnasium.ObservationWrapper):
-    """Luminance of a deferred image, scaled to 84x84, deferred in turn."""
+    """The luminance of an image, scaled to 84x84."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -134,7 +121,7 @@ class ExtractLuminanceAndScale(gymnasium.ObservationWrapper):
 
 
 class ExtractPongFeatures(gymnasium.ObservationWrapper):
-    """OCD A3C's hand-made Pong features of an RGB frame, deferred; there is no Max below it."""
+    """OCD A3C's hand-made Pong features of single RGB frames; there is no Max below."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -145,17 +132,13 @@ class ExtractPongFeatures(gymnasium.ObservationWrapper):
 
 
 class FrameSkip(gymnasium.Wrapper):
-    """Carries out each action for `n_frames` frames and sums up their rewards.
+    """Carries out each action for `n_frames` frames, fewer at an episode's end; sums the rewards.
 
-    Stops at the end of an episode. Each decision is reported to `on_decision` before it is carried
-    out, so that the game it ends is reported with it.
+    `on_decision` is called first, so that a game's length includes the decision that ends it.
     """
 
     def __init__(
-        self,
-        env: gymnasium.Env,
-        n_frames: int = 4,
-        on_decision: Callable[[], None] = lambda: None,
+        self, env: gymnasium.Env, n_frames: int = 4, on_decision: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(env)
         self._n_frames = n_frames
@@ -170,7 +153,7 @@ class FrameSkip(gymnasium.Wrapper):
         return self.skip(action)
 
     def skip(self, action: Any) -> Step:
-        """Carry out an action that is no decision of the agent's: the no-ops of a reset."""
+        """Carry out an action without counting a decision: for the no-ops of a reset."""
         reward_sum = 0.0
         for _ in range(self._n_frames):
             pixels, reward, terminated, truncated, info = self.env.step(action)
@@ -186,7 +169,6 @@ class FrameStack(gymnasium.Wrapper):
     def __init__(self, env: FrameSkip, n_images: int = 4) -> None:
         super().__init__(env)
         self._skip = env.skip
-        self._images: list[np.ndarray] = []
         self._n_images = n_images
         self.observation_space = _image_space(SIDE, SIDE, n_images)
 
@@ -205,44 +187,39 @@ class FrameStack(gymnasium.Wrapper):
 
 
 class EndEpisodeOnLifeLoss(gymnasium.Wrapper):
-    """Ends the episode, not the game, where a life is lost.
+    """Ends the episode, but not the game, where a life is lost.
 
-    A life is lost where the emulator's `lives()` falls and the game goes on. The next reset then
-    continues the game with the observation already seen, as OCD A3C does; Baselines steps a no-op
-    there instead.
+    A life is lost if the emulator's `lives()` falls and the game goes on. The next reset continues
+    the game with the observation already seen, as in OCD A3C; Baselines steps a no-op instead.
     """
 
     def __init__(self, env: gymnasium.Env, emulator: Any) -> None:
         super().__init__(env)
         self._emulator = emulator
-        self._lives = 0
         self._lost_life = False
-        self._observation: Any = None
-        self._info: dict[str, Any] = {}
 
     def reset(self, **given: Any) -> tuple[Any, Info]:
-        """Go on after a lost life; otherwise start a new game."""
-        if self._lost_life:
-            self._lost_life = False
-            return self._observation, self._info
-        observation, info = self.env.reset(**given)
-        self._lives = self._emulator.lives()
-        return observation, info
+        """Continue the game after a lost life, or else start a new one."""
+        if not self._lost_life:
+            self._seen = self.env.reset(**given)
+            self._lives = self._emulator.lives()
+        self._lost_life = False
+        return self._seen
 
     def step(self, action: Any) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
         lives = self._emulator.lives()
         self._lost_life = lives < self._lives and not (terminated or truncated)
         self._lives = lives
-        self._observation, self._info = observation, info
+        self._seen = observation, info
         return observation, reward, terminated or self._lost_life, truncated, info
 
 
 class ClipRewards(gymnasium.RewardWrapper):
     """Clips each reward to [-1, 1].
 
-    Mnih et al. 2015 take the sign. Scores of Atari games are whole numbers, for which the two are
-    the same; clipping leaves the small rewards of other environments as they are.
+    Mnih et al. 2015 take the sign, which is the same for the whole numbers that Atari games pay.
+    Clipping leaves the small rewards of other environments as they are.
     """
 
     def reward(self, reward: Any) -> float:
@@ -250,10 +227,7 @@ class ClipRewards(gymnasium.RewardWrapper):
 
 
 def luminance_and_scale(image: np.ndarray) -> np.ndarray:
-    """Return the luminance of an RGB image, (height, width, 3), as (84, 84), bilinear.
-
-    What has no colours, (height, width), is luminance already.
-    """
+    """Return an image in RGB, (height, width, 3), or luminance, (height, width), as (84, 84)."""
     gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
     return cv2.resize(gray, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
 
@@ -261,8 +235,8 @@ def luminance_and_scale(image: np.ndarray) -> np.ndarray:
 def pong_features(rgb: np.ndarray) -> np.ndarray:
     """Return what moves in a frame of Pong, (210, 160, 3), as white on black, (84, 84).
 
-    The field is rows 34 to 193; of it every second pixel, white where the mean of red, green and
-    blue is above 0.4 of full. That is a sum above 0.4 * 255 * 3 = 306, which integers say exactly.
+    We take every second pixel of rows 34 to 193, the field. It becomes white if the mean of its
+    colours is above 0.4 * 255; their sum, above 0.4 * 255 * 3 = 306, needs no rounding.
     """
     brightness = rgb[34:194:2, ::2].sum(axis=-1, dtype=np.uint16)
     image = np.where(brightness > 306, np.uint8(255), np.uint8(0))

@@ -1,4 +1,4 @@
-"""What the operating system gives: cores, signals, seeds, files that lines are appended to.
+"""What the operating system provides: cores, signals, seeds, files.
 
-Nothing else of a3c is imported here, and TensorFlow in tensorflow_process.py alone.
+Nothing here imports another room, and only tensorflow_process.py imports TensorFlow.
 """

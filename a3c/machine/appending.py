@@ -1,8 +1,6 @@
-"""What a run writes down or prints, however full the disk is, and how it is cut back.
+"""What a run prints and writes, so that a full disk or a closed terminal does not end it.
 
-What an `Appender` cannot write waits in memory and goes first when there is room again. Half a line
-that was written before the disk was full gets its other half then. Neither this nor printing
-raises: a run is worth more than its logs.
+A run is worth more than its logs: neither `Appender` nor printing in `survive_loss_of` raises.
 """
 
 import contextlib
@@ -14,37 +12,47 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, TextIO
 
-MAX_WAITING_BYTES = 2**24  # days of rows and lines; what comes beyond is lost
+MAX_WAITING_BYTES = 2**24  # days of rows and lines; what exceeds it is lost
+
+
+class BadInput(Exception):
+    """The user asked for something that cannot work; the message is always one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message, 500))
 
 
 def one_line(text: str, most: int) -> str:
-    """The text on one line: what would not show is escaped, and it has at most so many characters."""
+    """The text on one line of at most so many characters; unprintable ones are escaped."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 class Appender:
-    """A file that lines are appended to, unbuffered.
+    """A file to which lines are appended without a buffer; an empty one gets `header` first.
 
-    The first `write` opens the file; `header` goes into one that is empty.
+    What cannot be written, such as the rest of a line, waits in memory and is written first later.
     """
 
     def __init__(self, path: pathlib.Path, header: str = "") -> None:
         self.path = path
         self.error: str | None = None  # why something waits
+        self.n_lost = 0  # texts that did not fit into MAX_WAITING_BYTES
         self._header = header.encode()
         self._file: BinaryIO | None = None
         self._waiting = b""
 
     def write(self, text: str | bytes = "") -> bool:
-        """Write what waits and this; False where some of it has to wait, and `error` says why."""
+        """Write what waits and this; False if some of it has to wait, and `error` says why."""
         if len(self._waiting) < MAX_WAITING_BYTES:
             if isinstance(text, str):
                 text = text.encode("utf-8", "surrogateescape")
             self._waiting += text
+        elif text:
+            self.n_lost += 1
         try:
             if self._file is None:
-                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (open for long)
+                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (stays open)
                 if self._file.tell() == 0:
                     self._waiting = self._header + self._waiting
             while self._waiting:
@@ -56,11 +64,11 @@ class Appender:
         return True
 
     def n_bytes(self) -> int:
-        """The length of the file, once something was written."""
+        """The length of the file; 0 before the first write."""
         return os.fstat(self._file.fileno()).st_size if self._file else 0
 
     def sync(self) -> None:
-        """Have the system store the file on the disk; OSError where it cannot."""
+        """Make the system store the file on the disk; OSError if it cannot."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 
@@ -72,10 +80,7 @@ class Appender:
 
 
 def cut_lines(path: pathlib.Path, stays: Callable[[bytes], bool] = lambda line: True) -> None:
-    """Cut a file after the last whole line that stays; ValueError: the line is damaged.
-
-    A damaged line among those that stay stays as well.
-    """
+    """Cut a file after its last whole line that stays; a line at which `stays` raises does not."""
     end = n_bytes = 0
     with path.open("rb+") as file:
         for line in file:
@@ -88,47 +93,39 @@ def cut_lines(path: pathlib.Path, stays: Callable[[bytes], bool] = lambda line: 
 
 @contextlib.contextmanager
 def survive_loss_of(file: TextIO) -> Iterator[None]:
-    """Let the run go on where whoever read its output is gone (`| tee` dies of the same Ctrl-C).
+    """Continue if printing fails; `| tee`, for example, dies of the same Ctrl-C.
 
-    On a full disk what was printed is lost, and the next line is tried again. The lost line is not
-    left in the file's buffer, where whoever flushes it, such as the start of a process, would fail.
+    The text is flushed to nowhere, or it would stay in the buffer and fail at the next flush. What
+    is printed later is lost too, unless the disk was only full.
     """
     try:
         yield
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         number = file.fileno()
-        nowhere, before = os.open(os.devnull, os.O_WRONLY), os.dup(number)
-        os.dup2(nowhere, number)
+        before = os.dup(number)
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), number)
         file.flush()
-        if is_full:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             os.dup2(before, number)
-        os.close(nowhere)
         os.close(before)
 
 
 def open_what_is_closed() -> None:
-    """Have stdin, stdout and stderr lead nowhere where the program was started without them, and
-    take whatever is printed.
-
-    The next files to be opened would take their numbers otherwise, and get what is printed.
-    """
+    """Replace a missing stdin, stdout or stderr, else the next file would get what is printed."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # in its place: the lowest number that is free
+            nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
             os.set_inheritable(nowhere, True)
             setattr(sys, name, os.fdopen(nowhere, "r" if number == 0 else "w"))
-    # A character that the console cannot show, in a folder's name say, must not end a run.
+    # A character that the console cannot show must not end a run.
     for file in (sys.stdout, sys.stderr):
         if isinstance(file, io.TextIOWrapper):
             file.reconfigure(errors="backslashreplace")
 
 
 def write_atomically(path: pathlib.Path, data: str | bytes) -> None:
-    """Write a file so that a reader finds the old one or the new one, whole, whatever happens.
-
-    OSError where that fails; then no part of the new one is left.
-    """
+    """Write a file so that a reader always finds a whole one, old or new; OSError if that fails."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:
@@ -137,21 +134,16 @@ def write_atomically(path: pathlib.Path, data: str | bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name, too
-        finally:
-            os.close(folder)
-    except BaseException:  # a second Ctrl-C, too
+        os.fsync(folder)  # stores the new name
+        os.close(folder)
+    except BaseException:  # also a second Ctrl-C
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
 
 
 def why_unwritable(path: pathlib.Path) -> str | None:
-    """Why a file cannot be written, if so: known before an hour of work, and not after it.
-
-    A file that is there keeps its bytes, and one that is not there is not left behind.
-    """
+    """Why a file cannot be written; checked before an hour of work, and without changing it."""
     try:
         is_new = not path.exists()
         path.open("ab").close()

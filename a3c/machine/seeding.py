@@ -1,9 +1,8 @@
 """Where every random draw comes from: one stream for each (run seed, purpose, worker, env, game).
 
-`numpy.random.SeedSequence` mixes the key into the run's seed, so streams with different keys are
-independent, and a stream does not depend on how many others there are: worker 0 draws the same
-numbers whether it has 15 fellows or none. The game's number is a part of the key so that a resumed
-run can begin with a new game without replaying the old ones.
+`numpy.random.SeedSequence` mixes this key into the run's seed, so streams with different keys are
+independent, and worker 0 draws the same numbers whether it is alone or one of 16. Each game has its
+own stream, so a resumed run begins a new game without replaying old ones.
 """
 
 import enum
@@ -12,7 +11,7 @@ import numpy as np
 
 
 class Purpose(enum.IntEnum):
-    """What a stream is for; the numbers are part of every golden result, so never renumber them."""
+    """What a stream is for; every golden result depends on these numbers, so never change them."""
 
     WEIGHTS = 0
     ACTIONS = 1

@@ -1,13 +1,12 @@
-"""How a run is told to stop from outside: Ctrl-C, SIGTERM, SIGHUP.
+"""How Ctrl-C, SIGTERM and SIGHUP stop a run.
 
-The first signal asks: the update under way is finished, everything is saved, and the exit status is
-128 + the signal's number. A second Ctrl-C ends the run at once. This module imports nothing heavy,
-because a signal may arrive while TensorFlow is loaded.
+After the first signal the run finishes its update, saves everything and exits with the status 128 +
+the signal's number. A second Ctrl-C ends it at once. This module imports nothing heavy, because a
+signal may arrive while TensorFlow is loaded.
 
-No handler may run on the stack of a thread that computes. TensorFlow's matrix products, which are
-compiled at run time, let the stack pointer point into ordinary memory; there, the kilobytes that
-the system writes below it for a handler would overwrite weights, or the allocator's own records. So
-the main thread's handlers get a stack of their own, and the other threads get no signals.
+TensorFlow's compiled matrix products let a thread's stack pointer point into ordinary memory, where
+a handler's kilobytes of stack would overwrite weights. So the main thread's handlers get a stack of
+their own, and the other threads get no signals.
 """
 
 import contextlib
@@ -21,14 +20,14 @@ SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):
-    """The run was stopped while somebody waited for something."""
+    """The run was stopped while something waited."""
 
 
 class StopFlag:
-    """Set once, and looked at by everybody who works.
+    """Tells everybody to stop.
 
-    This is no threading.Event, because a signal handler that sets one would wait for ever for its
-    lock if it interrupted the main thread while that held it.
+    A threading.Event has a lock. If a signal interrupts the main thread while that holds the lock,
+    the handler waits for it for ever.
     """
 
     def __init__(self) -> None:
@@ -42,23 +41,22 @@ class StopFlag:
 
 
 class StopSignals:
-    """The handlers of a run's process, for the rest of its life."""
+    """The signal handlers of a run's process, until the process ends."""
 
     def __init__(self) -> None:
-        self.event = StopFlag()  # set by a signal, by a failure and at the end
+        self.stop = StopFlag()  # set by a signal, by a failure and at the end
         self.received: int | None = None
         give_handlers_a_stack()
         for number in SIGNALS:
-            # nohup has SIGHUP ignored when we start, and means it to stay so.
+            # nohup starts a program with SIGHUP ignored, and it must stay so.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received is not None:
-            # Environment processes end by themselves once this one is gone.
-            os._exit(128 + number)
+            os._exit(128 + number)  # then the system kills the environment processes
         self.received = self.received or number
-        self.event.set()
+        self.stop.set()
 
     @property
     def exit_status(self) -> int:
@@ -66,17 +64,14 @@ class StopSignals:
 
 
 def give_handlers_a_stack() -> None:
-    """Have the main thread, which must call this, run handlers on another stack than its own.
-
-    Python uses such a stack if there is one, but only faulthandler makes one.
-    """
+    """Give the main thread, which must call this, faulthandler's stack for handlers."""
     if not faulthandler.is_enabled():
         faulthandler.enable(file=2)
 
 
 @contextlib.contextmanager
 def kept_from_new_threads() -> Iterator[None]:
-    """Threads and processes that are started meanwhile get no signals; one that arrives waits."""
+    """Threads and processes that are started inside get no signals; the main thread's wait."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

@@ -1,1 +1,1 @@
-"""A trained policy at play: evaluations, their scale, pictures, windows and films."""
+"""Playing with a trained policy: evaluations, human-normalised scores, pictures, windows and films."""

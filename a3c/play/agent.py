@@ -1,4 +1,4 @@
-"""A trained policy: a network with weights of its own, which decides."""
+"""A trained policy: a network with weights of its own that chooses actions."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 
 
 class Decision(NamedTuple):
-    """What a policy made of one observation."""
+    """What a policy decided on one observation."""
 
     action: int
     probabilities: np.ndarray  # (n_actions,)
@@ -21,10 +21,10 @@ class Decision(NamedTuple):
 
 
 class Agent:
-    """Decides by its weights, which are zeros at first. Many threads may decide at once.
+    """Chooses actions with its weights, which start as zeros. Many threads may use it at once.
 
-    Each observation goes through the network by itself. In a batch, its logits could differ in
-    their last bits with the batch's size, and a drawn action with them.
+    Each observation goes through the network alone: in a batch, the last bits of its logits could
+    depend on the size of the batch, and so could a sampled action.
     """
 
     def __init__(self, subject: Subject, greedy: bool = False) -> None:
@@ -44,11 +44,11 @@ class Agent:
         self._predict: Any = tf.function(predict, input_signature=[spec]).get_concrete_function()
 
     def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Take on these weights; ValueError where they are not this network's."""
+        """Replace the weights; ValueError if these are another network's."""
         network.assign(self._weights, weights)
 
     def decide(self, observation: np.ndarray, generator: np.random.Generator) -> Decision:
-        """Draw an action from the policy, or take the likeliest."""
+        """Sample an action from the policy or, if greedy, take the likeliest."""
         predictions = self._predict(tf.convert_to_tensor(observation[None])).numpy()
         logits = predictions[:, :-1]
         exponentials = np.exp(logits[0] - logits[0].max())
@@ -60,11 +60,11 @@ class Agent:
 
 
 def load(checkpoint: Checkpoint, greedy: bool = False) -> Agent:
-    """The agent of a checkpoint."""
+    """Return the agent of a checkpoint."""
     try:
         agent = Agent(checkpoint.subject, greedy)
         agent.set_weights(checkpoint.snapshot.weights)
-    except (KeyError, ValueError) as error:  # a network of another version, or made for others
+    except (KeyError, ValueError) as error:  # an unknown network, or weights that do not fit it
         what = f"{checkpoint.path}, of network {checkpoint.subject.network!r}"
         raise UnusableCheckpoint(f"cannot restore {what}: {error}") from None
     return agent

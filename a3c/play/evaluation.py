@@ -1,16 +1,13 @@
-"""Full games of a policy, played as published scores are: how good is it?
+"""Plays whole games with a policy, by the protocol of published scores.
 
-A game begins with 0 to 30 no-op frames, rewards are unclipped, a lost life ends nothing, and after
-108,000 frames the game is cut off. `run_checkpoint.py` and training's own evaluations both play
-here.
+A game begins with 0 to 30 no-op frames, rewards are unclipped, a lost life does not end an episode,
+and the game is cut off after 108,000 frames. `run_checkpoint.py` and the evaluations during
+training both play here.
 
-The score of a game depends on the weights, the seed and the game's number alone, not on how many
-are played at once or what was played before:
-
-- each game has an environment of its own, made for it, and its random start, its emulator and the
-  actions drawn have streams of random numbers of their own;
-- each observation goes through the network by itself. In a batch, its logits could differ in their
-  last bits with the batch's size, and a drawn action with them.
+The score of a game depends only on the weights, the seed and the game's number, and not on what
+else is played before it or beside it: each game gets a new environment, and its random start, its
+emulator and its actions have random streams of their own. (`Agent` decides on each observation
+alone for the same reason.)
 """
 
 import concurrent.futures
@@ -18,74 +15,63 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from a3c.contract import EnvDescription, Step, Subject
+from a3c.envs.fleet import Fleet
 from a3c.envs.make import make_env
-from a3c.envs.pool import Fleet, Pool
+from a3c.envs.pool import Pool
 from a3c.machine import seeding
 from a3c.machine.stopping import StopFlag, Stopped, kept_from_new_threads
 from a3c.play import atari_scores
 from a3c.play.agent import Agent, Decision
 from a3c.settings.params import Params, taken
 
-N_GAMES = 30
 MAX_N_NOOPS = 30
 MAX_FRAMES = 108_000
-ATARI_FPS = 60.0
-# As the number of a worker, which no training has so many of: so no game here has the random
-# numbers of one that was trained on, whatever the seeds.
+# The worker's number in the keys of the random streams. No training has so many workers, so a game
+# here never shares its random numbers with a game of training, whatever the seeds.
 WORKER = 1 << 16
 
 
 class Played(NamedTuple):
-    """One game that was played; its length in decisions of the agent."""
+    """One finished game."""
 
     number: int
     score: float
-    length: int
-    cut_off: bool  # by a limit of time, instead of an end of its own
+    length: int  # decisions of the agent
+    cut_off: bool  # by a time limit
 
 
 class Summary(NamedTuple):
-    """What is said of many games; NaN where they are too few to say it."""
+    """Statistics of the scores of many games; NaN where there are too few games."""
 
     n_games: int
     mean: float
-    sd: float  # of the sample, n - 1 below
+    sd: float  # of the sample: divided by n - 1
     median: float
     min: float
     max: float
-    human_normalised: float | None  # of the mean; None for other games than the usual 57
-
-
-class OneEnvironment(Protocol):
-    """An environment as `play_game` sees it; a `Pool` of one, or `EnvHere`."""
-
-    observations: np.ndarray  # (1, 1, ...)
-
-    @property
-    def n_frames(self) -> int: ...
-    def reset(self, slot: int) -> None: ...
-    def step(self, actions: np.ndarray, slot: int) -> Step: ...
+    human_normalised: float | None  # of the mean; None where the game has no scale
 
 
 class EnvHere:
-    """The environment of one game in this process, whose every frame is shown to `see`."""
+    """The environment of one game, in this process; `see` is called with each frame.
+
+    It stands in for a `Pool` of one environment.
+    """
 
     def __init__(self, params: Params, number: int, see: Callable[[np.ndarray], None]) -> None:
         self._env = make_env(params, WORKER, first_game=number, see=see)
         self.observations = np.empty((1, 1), object)
         self.n_frames = 0
 
-    def reset(self, slot: int = 0) -> None:
-        """Start the game."""
+    def reset(self, slot: int) -> None:
         self._show(self._env.reset()[0])
 
     def step(self, actions: np.ndarray, slot: int) -> Step:
-        """Step; after its end the game must not go on."""
         observation, reward, terminated, truncated, _ = self._env.step(actions[0])
         self._show(observation)
         return Step(
@@ -115,17 +101,9 @@ def params_of(subject: Subject, seed: int) -> Params:
     )
 
 
-def frames_per_second(params: Params, description: EnvDescription) -> float:
-    """How fast the game goes for a person."""
-    if description.kind == "image":
-        return ATARI_FPS
-    with contextlib.closing(make_env(params)) as bare:
-        return float(bare.metadata.get("render_fps") or ATARI_FPS)
-
-
 def play_game(
     agent: Agent,
-    environment: OneEnvironment,
+    environment: Pool | EnvHere,
     seed: int,
     number: int,
     *,
@@ -133,9 +111,9 @@ def play_game(
     watch: Callable[[np.ndarray, Decision], None] = lambda observation, decision: None,
     max_frames: int = MAX_FRAMES,
 ) -> Played | None:
-    """Play one game to its end, to max_frames, or until stopped: then it does not count.
+    """Play one game to its end or to max_frames; None if it was stopped.
 
-    `watch` is told of each decision before it is carried out.
+    `watch` is called with each decision before it is carried out.
     """
     generator = seeding.generator(seed, seeding.Purpose.EVALUATION, WORKER, game=number)
     environment.reset(slot=0)
@@ -149,13 +127,13 @@ def play_game(
         step = environment.step(np.array([decision.action], np.int32), slot=0)
         score += float(step.rewards[0])
         if step.terminated[0] or step.truncated[0]:
-            # As Score counted it, rewards of the random start included; a game that ended within
-            # its start came before.
+            # `Score` includes the rewards of the random start. A game that ended within its random
+            # start comes before this one in the list.
             ended = step.games[-1]
             return Played(number, ended.score, ended.length, bool(step.truncated[0]))
         if environment.n_frames >= max_frames:
             return Played(number, score, length, True)
-    raise AssertionError("counting has no end")
+    raise AssertionError("itertools.count never ends")
 
 
 def play(
@@ -166,26 +144,22 @@ def play(
     timeout_seconds: float = 60.0,
 ) -> Played | None:
     """Play one game in an environment process of its own; None if it was stopped."""
-    subject = agent.subject
-    kind, dtype = ("vector", "float32") if subject.network == "mlp" else ("image", "uint8")
-    description = EnvDescription(
-        *(kind, subject.observation_shape, dtype, subject.n_actions, (), 0.0)
-    )
-    is_stopped = stop.is_set if stop is not None else lambda: False
-    fleet = Fleet(timeout_seconds=timeout_seconds, is_stopped=is_stopped)
-    pool = Pool(params, description, WORKER, 1, 1, [number], fleet)
-    try:
-        return play_game(agent, pool, params.seed, number, stop=stop)
-    except Stopped:
-        return None
-    finally:
-        pool.close()
+    shape, n_actions = agent.subject.observation_shape, agent.subject.n_actions
+    kind, dtype = ("vector", "float32") if agent.subject.network == "mlp" else ("image", "uint8")
+    description = EnvDescription(kind, shape, dtype, n_actions, (), 0.0)
+    stop = stop or StopFlag()
+    fleet = Fleet(timeout_seconds=timeout_seconds, is_stopped=stop.is_set)
+    with contextlib.closing(Pool(params, description, WORKER, 1, 1, [number], fleet)) as pool:
+        try:
+            return play_game(agent, pool, params.seed, number, stop=stop)
+        except Stopped:
+            return None
 
 
 def play_many(
     agent: Agent, params: Params, n_games: int, n_at_once: int
 ) -> Generator[Played, None, None]:
-    """Play games 0 to n_games - 1, some at once, each in a thread; yields each as it ends."""
+    """Play games 0 to n_games - 1 in n_at_once threads; yield each game when it ends."""
     stop = StopFlag()
     with concurrent.futures.ThreadPoolExecutor(n_at_once) as players:
         try:
@@ -202,7 +176,7 @@ def play_many(
 
 
 def summarise(env_id: str, games: Sequence[Played]) -> Summary:
-    """Mean, spread and extremes of the scores."""
+    """Summarise the scores of games in this environment."""
     scores = np.array([game.score for game in games], np.float64)
     if not scores.size:
         return Summary(0, math.nan, math.nan, math.nan, math.nan, math.nan, None)

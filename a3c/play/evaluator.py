@@ -1,13 +1,12 @@
-"""Evaluations while training: of one moment's weights, in a thread of their own; the best stays.
+"""Evaluates the policy while it trains, and keeps the best weights so far.
 
-An evaluation begins when training passes a multiple of --eval_interval_steps and none is under way.
-What it needs of the shared state is copied in one go while the gate is shut, as for a checkpoint,
-and from then on it shares nothing with the workers but the machine: training's result does not
-change by a bit. It plays one game at a time, as much work as one more worker that does not learn.
+When training passes a multiple of --eval_interval_steps, the shared weights are copied while the
+gate is shut, as for a checkpoint, and a thread plays games with the copy, one at a time. This takes
+as much computing time as one more worker, and does not change the result of training by a bit.
 
-All evaluations of a run play the same games (those of the run's seed), so that their scores differ
-by the policy alone, and `run_checkpoint.py` plays them again. The best was chosen by these games:
-with another seed it will do a little worse.
+All evaluations of a run play the same games, those of the run's seed, so only the policy makes their
+scores differ, and `run_checkpoint.py` can repeat them. The best weights were chosen by these games;
+expect a slightly lower score with another seed.
 """
 
 import contextlib
@@ -31,26 +30,27 @@ from a3c.store.checkpoint import Checkpoint
 from a3c.store.run_folder import EVALUATIONS, RunFolder
 
 LOOK_INTERVAL_SECONDS = 0.2
+SHOWN = ("mean", "sd", "median", "min", "max")  # of an evaluation's summary
 
 
 class Evaluated(NamedTuple):
-    """An evaluation that ended, as the logs want it."""
+    """The result of an evaluation."""
 
     n_steps: int  # of the run, when its weights were copied
     figures: dict[str, float]
     best: pathlib.Path | None  # where the weights were saved, if they are the run's best so far
-    problem: str | None = None  # why they could not be
+    problem: str | None = None  # why they could not be saved
 
 
 class EvaluationFailed(NamedTuple):
-    """An evaluation that broke."""
+    """An evaluation that failed."""
 
     n_steps: int
     traceback: str
 
 
 class Evaluator:
-    """Begins evaluations and ends them. Used by the main thread alone, but for what it starts."""
+    """Starts evaluations and waits for them. Only the main thread calls it."""
 
     def __init__(
         self,
@@ -60,25 +60,22 @@ class Evaluator:
         folder: RunFolder,
         report: Callable[[Evaluated | EvaluationFailed], None],
     ) -> None:
-        """If the run's folder has evaluations already, the best one that is saved is to be beaten, and
-        one that is due since the last of them is made up for.
-        """
+        """In a resumed run, the best mean so far and the last evaluation's step come from its folder."""
         assert params.eval_interval_steps is not None
         self._params, self._interval = params, params.eval_interval_steps
         self._subject, self._shared, self._folder, self._report = subject, shared, folder, report
         means = read_evaluations(folder.path / EVALUATIONS)
         self._n_steps_at_last = max(means, default=shared.counters.read().steps)
-        # What was never saved, or is not there any more, is not to be beaten.
+        # A score counts as the best only while its checkpoint is there.
         self._best_mean = means.get(max(checkpoint.numbered(folder.best), default=-1))
         self._agent = Agent(subject)
         self._stop = StopFlag()
         self._thread: threading.Thread | None = None
 
     def begin_if_due(self) -> bool:
-        """Begin an evaluation if training has passed a multiple of the interval; True if so."""
+        """Start an evaluation if training has passed a multiple of the interval; True if so."""
         n_steps = self._shared.counters.read().steps
-        is_busy = self._thread is not None and self._thread.is_alive()
-        if is_busy or n_steps // self._interval == self._n_steps_at_last // self._interval:
+        if self._is_busy() or n_steps // self._interval == self._n_steps_at_last // self._interval:
             return False
         snapshot, _ = self._shared.snapshot(lambda: None)
         self._n_steps_at_last = snapshot.counts.steps
@@ -86,22 +83,23 @@ class Evaluator:
         try:
             with kept_from_new_threads():
                 self._thread.start()
-        except RuntimeError:  # the system has no thread to give
+        except RuntimeError:  # the system refuses more threads
             self._thread = None
             self._report(EvaluationFailed(snapshot.counts.steps, traceback.format_exc()))
         return True
 
+    def _is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def finish(self, is_stopped: Callable[[], bool]) -> None:
-        """Bring those to their end that are due, unless stopped meanwhile."""
-        while not is_stopped():
-            if not self.begin_if_due() and (self._thread is None or not self._thread.is_alive()):
-                break
+        """Complete the evaluations that are under way or due, unless the run is stopped meanwhile."""
+        while not is_stopped() and (self._is_busy() or self.begin_if_due()):
             if self._thread is not None:
                 self._thread.join(LOOK_INTERVAL_SECONDS)
         self.close()
 
     def close(self) -> None:
-        """Give up the evaluation under way, which counts for nothing then, and wait for that."""
+        """Abandon the evaluation under way, and wait until its thread has ended."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -122,42 +120,33 @@ class Evaluator:
             summary = evaluation.summarise(self._subject.env_id, games)
             best = problem = None
             if self._best_mean is None or summary.mean > self._best_mean:
+                path = checkpoint.path_of(self._folder.best, n_steps)
+                settings = dataclasses.asdict(self._params)
                 try:
-                    best, self._best_mean = self._save(snapshot), summary.mean
+                    self._folder.save(Checkpoint(path, self._subject, settings, snapshot))
+                    best, self._best_mean = path, summary.mean
                 except OSError as error:
                     problem = f"it cannot be saved: {error.strerror or error}"
             figures = {
-                "episode_reward_mean": summary.mean,
-                "episode_reward_sd": summary.sd,
-                "episode_reward_median": summary.median,
-                "episode_reward_min": summary.min,
-                "episode_reward_max": summary.max,
+                **{f"episode_reward_{name}": getattr(summary, name) for name in SHOWN},
                 "episode_length_mean": sum(game.length for game in games) / len(games),
                 "n_cut_off": sum(game.cut_off for game in games),
                 "seconds": time.monotonic() - start,
             }
             self._report(Evaluated(n_steps, figures, best, problem))
-        except Exception:
-            # A long run is worth more than one of its evaluations.
+        except Exception:  # a failed evaluation must not end a long run
             self._report(EvaluationFailed(n_steps, traceback.format_exc()))
-
-    def _save(self, snapshot: Snapshot) -> pathlib.Path:
-        path = checkpoint.path_of(self._folder.best, snapshot.counts.steps)
-        as_dict = dataclasses.asdict(self._params)
-        self._folder.save(Checkpoint(path, self._subject, as_dict, snapshot))
-        return path
 
 
 def read_evaluations(path: pathlib.Path) -> dict[int, float]:
-    """The mean score of each row of an evaluations.csv by its steps; a damaged row is left out."""
+    """Return the mean score of each row of evaluations.csv by its steps, without damaged rows."""
     means: dict[int, float] = {}
-    try:
-        with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            # Without quotes, of which we write none: a damaged byte that looks like one would take
-            # in all that comes after.
-            for row in csv.DictReader(file, quoting=csv.QUOTE_NONE):
-                with contextlib.suppress(KeyError, TypeError, ValueError):
-                    means[int(row["steps"])] = float(row["episode_reward_mean"])
-    except (FileNotFoundError, csv.Error):  # the latter: a line that is longer than any of ours
-        pass
+    with (
+        contextlib.suppress(FileNotFoundError, csv.Error),  # csv.Error: a damaged line is too long
+        path.open(newline="", encoding="utf-8", errors="replace") as file,
+    ):
+        # We write no quotes. A damaged byte that became one would swallow the rows after it.
+        for row in csv.DictReader(file, quoting=csv.QUOTE_NONE):
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                means[int(row["steps"])] = float(row["episode_reward_mean"])
     return means

@@ -1,6 +1,6 @@
-"""Pictures for people: the game enlarged, and beside it what the agent sees and thinks.
+"""Pictures for people: the enlarged game, and beside it what the agent sees and expects.
 
-Every picture is an RGB array whose sides are even, as H.264 wants them.
+Every picture is an RGB array with even sides, which H.264 requires.
 """
 
 import collections
@@ -8,11 +8,10 @@ import functools
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from a3c.play.screens import Screen, pictures_at
+from a3c.play.screens import Film, Window
 
 HEIGHT = 630  # three times an Atari's 210
 PANEL_WIDTH = 720
@@ -22,37 +21,34 @@ TEXT = (226, 228, 233)
 FAINT = (128, 134, 146)
 BAR = (86, 156, 214)
 CHOSEN = (240, 164, 60)
-N_VALUES = 200  # of the value's course: at Atari's rate the last 13 seconds
+N_VALUES = 200  # in the curve of values: the last 13 seconds of an Atari game
 
 
 def enlarged(frame: np.ndarray) -> np.ndarray:
-    """A frame as large as fits into HEIGHT, each pixel an even square."""
-    return _even(_zoomed(frame, max(1, HEIGHT // frame.shape[0])))
-
-
-def beside(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Two pictures side by side, the lower one in the middle."""
-    height = max(left.shape[0], right.shape[0])
-    return np.concatenate([_heightened(left, height), _heightened(right, height)], axis=1)
-
-
-def _zoomed(image: np.ndarray, zoom: int) -> np.ndarray:
-    size = (zoom * image.shape[1], zoom * image.shape[0])
-    return cv2.resize(image, size, interpolation=cv2.INTER_NEAREST)
-
-
-def _even(image: np.ndarray) -> np.ndarray:
+    """Return a frame as large as fits into HEIGHT, with square pixels and even sides."""
+    image = _zoomed(frame, max(1, HEIGHT // frame.shape[0]))
     return np.pad(image, ((0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)))
 
 
-def _heightened(image: np.ndarray, height: int) -> np.ndarray:
-    if image.shape[0] == height:
-        return image
-    canvas = np.empty((height, image.shape[1], 3), np.uint8)
-    canvas[:] = BACKGROUND
-    top = (height - image.shape[0]) // 2
-    canvas[top : top + image.shape[0]] = image
+def beside(*images: np.ndarray) -> np.ndarray:
+    """Return images side by side, each vertically centred."""
+    height = max(image.shape[0] for image in images)
+    width = sum(image.shape[1] for image in images)
+    canvas, x = np.full((height, width, 3), BACKGROUND, np.uint8), 0
+    for image in images:
+        y = (height - image.shape[0]) // 2
+        canvas[y : y + image.shape[0], x : x + image.shape[1]] = image
+        x += image.shape[1]
     return canvas
+
+
+def spread_stack(observation: np.ndarray) -> np.ndarray:
+    """Return a stack (height, width, n) as one image (height, n * width), oldest on the left."""
+    return np.concatenate(np.moveaxis(observation, -1, 0), axis=1)
+
+
+def _zoomed(image: np.ndarray, zoom: int) -> np.ndarray:
+    return image.repeat(zoom, axis=0).repeat(zoom, axis=1)
 
 
 @functools.cache
@@ -74,7 +70,7 @@ class Panel:
     def write(
         self, x: float, text: str, colour: tuple[int, int, int] = TEXT, size: int = 16
     ) -> None:
-        """A line at this height; what follows is still beside it."""
+        """Write text at the current height, and stay there."""
         self._draw.text((x, self.y), text, colour, _font(size))
 
     def head(self, text: str) -> None:
@@ -82,7 +78,7 @@ class Panel:
         self.y += 26
 
     def observation(self, observation: np.ndarray) -> None:
-        """A stack of images spread out, oldest on the left; or the numbers of a vector."""
+        """Draw a stack of images, oldest on the left, or the numbers of a vector."""
         if observation.ndim == 1:
             for i, number in enumerate(observation):
                 self.write(MARGIN, f"[{i}]  {number:+.4f}")
@@ -92,19 +88,19 @@ class Panel:
         n_images = observation.shape[-1]
         gap = 4
         zoom = max(1, (PANEL_WIDTH - 2 * MARGIN - gap * (n_images - 1)) // (84 * n_images))
-        spread = _zoomed(spread_stack(observation), zoom)
-        for i, image in enumerate(np.split(spread, n_images, axis=1)):
-            # In a frame, since images themselves may be black at their edges.
-            x, width = MARGIN + i * (image.shape[1] + gap), image.shape[1]
-            box = (x - 1, self.y - 1, x + width, self.y + image.shape[0])
+        for i in range(n_images):
+            image = Image.fromarray(_zoomed(observation[..., i], zoom))
+            # The outline shows where an image ends, even if its edges are black.
+            x = MARGIN + i * (image.width + gap)
+            box = (x - 1, self.y - 1, x + image.width, self.y + image.height)
             self._draw.rectangle(box, outline=FAINT)
-            self._image.paste(Image.fromarray(image), (x, self.y))
-        self.y += spread.shape[0] + 14
+            self._image.paste(image, (x, self.y))
+        self.y += image.height + 14
 
     def bars(
         self, names: Sequence[str], fractions: Sequence[float], chosen: int, until: int
     ) -> None:
-        """A bar for each name, the chosen one in another colour, above y = `until`."""
+        """Draw a bar for each name above y = `until`, the chosen one in another colour."""
         row = min(30, (until - self.y) // len(names))
         size = max(9, min(16, row - 4))
         left, right = MARGIN + 150, PANEL_WIDTH - MARGIN - 70
@@ -117,20 +113,19 @@ class Panel:
             self.y += row
 
     def keys(self, keys: Sequence[str], pressed: Collection[str]) -> None:
-        """A row of keys, those that are pressed in another colour."""
+        """Draw a row of keys, the pressed ones in another colour."""
         x = MARGIN
         for key in keys:
             colour = CHOSEN if key in pressed else FAINT
             width = 24 + 10 * len(key)
             box = (x, self.y, x + width, self.y + 32)
             self._draw.rounded_rectangle(box, 6, outline=colour, width=2)
-            font = _font(16)
-            self._draw.text((x + width / 2, self.y + 16), key, colour, font, anchor="mm")
+            self._draw.text((x + width / 2, self.y + 16), key, colour, _font(16), anchor="mm")
             x += width + 10
         self.y += 48
 
     def course(self, values: Sequence[float]) -> None:
-        """A line through the values, the newest on the right, down to the panel's end."""
+        """Draw a line through the values, the newest on the right, down to the panel's end."""
         top, bottom = self.y + 4, self._image.height - MARGIN
         left, right = MARGIN, PANEL_WIDTH - MARGIN
         low, high = min(*values, -1.0), max(*values, 1.0)
@@ -147,26 +142,28 @@ class Panel:
 
 
 class Projector:
-    """Shows a game's frames on a screen, and beside them a panel, if there is one.
+    """Shows a game's frames on a screen, beside a panel if there is one.
 
-    `rate` is how many frames a second come in; where the screen wants fewer, some are left out.
+    `rate` frames a second come in. Where the screen takes fewer, some frames are left out.
     """
 
-    def __init__(self, screen: Screen, rate: float, panel: np.ndarray | None = None) -> None:
+    def __init__(self, screen: Film | Window, rate: float, panel: np.ndarray | None = None) -> None:
         self.panel = panel
         self._screen = screen
-        self._is_wanted = pictures_at(rate, screen.fps)
-        self._leaves_out = rate > screen.fps
+        self._share = min(1.0, screen.fps / rate)  # of the frames that are shown
+        self._due = 0.0
         self._before: np.ndarray | None = None
 
     def see(self, frame: np.ndarray) -> None:
-        """One frame of the game."""
+        """Take the game's next frame."""
         shown = frame
-        # Sprites flicker: of two frames that become one picture, each may hold a half of them.
-        if self._leaves_out and self._before is not None:
+        # Sprites flicker: some are drawn in every second frame only.
+        if self._share < 1 and self._before is not None:
             shown = np.maximum(self._before, frame)
         self._before = frame
-        if next(self._is_wanted):
+        self._due += self._share
+        if self._due >= 1.0 - 1e-9:
+            self._due -= 1.0
             picture = enlarged(shown)
             self._screen.show(picture if self.panel is None else beside(picture, self.panel))
 
@@ -181,7 +178,7 @@ class Eyes:
     def draw(
         self, observation: np.ndarray, probabilities: np.ndarray, action: int, value: float
     ) -> np.ndarray:
-        """The panel of one decision; the values of those before are drawn with it."""
+        """Return the panel of one decision, with the curve of the values up to it."""
         self._values.append(value)
         panel = Panel()
         panel.head("what the agent sees")
@@ -192,8 +189,3 @@ class Eyes:
         panel.head(f"what it expects to be paid, discounted:  {value:+.3f}")
         panel.course(list(self._values))
         return panel.array()
-
-
-def spread_stack(observation: np.ndarray) -> np.ndarray:
-    """Return a stack (height, width, n) as one image (height, n * width), oldest on the left."""
-    return np.concatenate(np.moveaxis(observation, -1, 0), axis=1)

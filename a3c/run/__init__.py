@@ -1,1 +1,1 @@
-"""A run from start to end: what it is built of, and the watch over its workers."""
+"""A run from start to end: builds its parts, and watches over its workers."""

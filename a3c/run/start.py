@@ -1,18 +1,19 @@
-"""train.py from its arguments to the training: what can be refused is refused before anything slow."""
+"""From train.py's arguments to training. Wrong arguments are refused before any slow work."""
 
 import contextlib
 import sys
 from collections.abc import Sequence
 
 from a3c.contract import Subject
+from a3c.envs.fleet import Fleet
 from a3c.envs.make import UnsupportedEnv, describe_env
-from a3c.envs.pool import Fleet, Pool, RestartLimit, close_all
-from a3c.envs.process import EnvError, check_limit_of_files
+from a3c.envs.pool import Pool, close_all
+from a3c.envs.process import EnvError
 from a3c.machine import cores
 from a3c.machine.stopping import StopSignals
 from a3c.machine.tensorflow_process import hushed
 from a3c.settings import command_line
-from a3c.settings.params import BadInput, ParsedParams, resolve_network
+from a3c.settings.params import BadInput, resolve_network
 from a3c.store import resume, run_folder
 from a3c.store.checkpoint import UnusableCheckpoint
 
@@ -20,62 +21,42 @@ from a3c.store.checkpoint import UnusableCheckpoint
 def start(argv: Sequence[str], signals: StopSignals) -> int:
     """Do what train.py's arguments ask for; returns the exit status."""
     try:
-        asked = command_line.parse(argv, _note)
-        if isinstance(asked, command_line.PrintConfig):
-            print(asked.toml, end="")
-            return 0
         with contextlib.ExitStack() as open_things:
-            if isinstance(asked, command_line.Resume):
-                resumption = resume.open_run(asked)
-                open_things.callback(resumption.folder.close)
-                return _run(argv, resumption.parsed, resumption, signals, open_things)
-            return _run(argv, asked, None, signals, open_things)
-    except (BadInput, cores.BadCores, UnsupportedEnv, UnusableCheckpoint) as error:
-        print(f"train.py: error: {error}", file=sys.stderr)
-        return 2
-    except EnvError as error:
-        print(f"train.py: error: {error}", file=sys.stderr)
-        return 1
+            return _start(argv, signals, open_things)
+    except (BadInput, UnsupportedEnv, UnusableCheckpoint, EnvError) as error:
+        _complain(f"error: {error}")
+        return 1 if isinstance(error, EnvError) else 2
 
 
-def _note(text: str) -> None:
-    print(f"train.py: note: {text}", file=sys.stderr)
+def _complain(text: str) -> None:
+    print(f"train.py: {text}", file=sys.stderr)
 
 
-def _run(
-    argv: Sequence[str],
-    parsed: ParsedParams,
-    resumption: resume.Resumption | None,
-    signals: StopSignals,
-    open_things: contextlib.ExitStack,
-) -> int:
-    # What can be refused is refused here, and nothing is written yet.
-    cores.use(parsed.params.cores)
-    description = describe_env(parsed.params)
-    parsed = resolve_network(parsed, description.kind)
-    params = parsed.params
-    subject = Subject(
-        params.env_id,
-        params.preprocessing,
-        str(params.network),
-        description.observation_shape,
-        description.n_actions,
-    )
-    n_envs = params.envs_per_worker
-    fleet = Fleet(
-        params.n_workers,
-        n_envs,
-        params.env_timeout_seconds,
-        signals.event.is_set,
-        RestartLimit(),
-    )
-    check_limit_of_files(fleet.most_processes)
+def _start(argv: Sequence[str], signals: StopSignals, open_things: contextlib.ExitStack) -> int:
+    # Everything that can be refused comes before the first file is written.
+    asked = command_line.parse(argv, lambda note: _complain(f"note: {note}"))
+    if isinstance(asked, command_line.PrintConfig):
+        print(asked.toml, end="")
+        return 0
+    resumption: resume.Resumption | None = None
+    if isinstance(asked, command_line.Resume):
+        resumption = resume.open_run(asked)
+        open_things.callback(resumption.folder.close)
+        asked = resumption.parsed
+    cores.use(asked.params.cores)
+    description = describe_env(asked.params)
+    parsed = resolve_network(asked, description.kind)
+    params, n_envs = parsed.params, parsed.params.envs_per_worker
+    shape, n_actions = description.observation_shape, description.n_actions
+    subject = Subject(params.env_id, params.preprocessing, str(params.network), shape, n_actions)
+    timeout, is_stopped = params.env_timeout_seconds, signals.stop.is_set
+    fleet = Fleet(params.n_workers, n_envs, timeout, is_stopped, restarts_a_minute=10)
     if resumption:
         resumption.check_fits(subject, description._asdict())
     # A resumed run without a checkpoint starts like a new one.
     has_checkpoint = resumption is not None and resumption.checkpoint is not None
     start = resume.Start() if has_checkpoint else resume.begin(params, subject)
-    if signals.event.is_set():
+    if signals.stop.is_set():
         return signals.exit_status
 
     if resumption:
@@ -83,13 +64,10 @@ def _run(
     else:
         folder = run_folder.create(parsed, argv, description._asdict())
         open_things.callback(folder.close)
-    folder.say(
-        f"run folder: {folder}",
-        *start.lines,
-        f"starting TensorFlow and {fleet.n_processes} environment processes",
-    )
+    starting = f"starting TensorFlow and environment processes: {fleet.n_processes}"
+    folder.say(f"run folder: {folder}", *start.lines, starting)
 
-    # The environment processes boot while TensorFlow is imported.
+    # The environment processes start while TensorFlow is imported.
     pools: list[Pool] = []
     open_things.callback(close_all, pools)
     for worker in range(params.n_workers):

@@ -1,15 +1,13 @@
-"""Builds all that a run is made of, and has it watched to its end."""
+"""Builds everything that a run consists of, and has it watched until it ends."""
 
 import contextlib
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
 from a3c.agent import network
 from a3c.agent.learner import Learner, LocalNetwork
 from a3c.agent.shared import SharedState
-from a3c.agent.worker import MainThread, Worker
+from a3c.agent.worker import MainThreadLink, Worker
 from a3c.contract import Subject
 from a3c.envs.pool import Pool
 from a3c.machine import seeding, tensorflow_process
@@ -39,12 +37,12 @@ def train(
         shared = build_shared(params, subject, start)
         run = Run(params, subject, folder, start, signals, log, shared, Reports())
         workers: list[Worker] = []
-        if not signals.event.is_set():  # tracing takes seconds
+        if not signals.stop.is_set():  # tracing takes seconds
             workers = build_workers(run, pools)
             with contextlib.suppress(Stopped):
                 for pool in pools:
                     pool.wait_until_ready()
-        if signals.event.is_set():
+        if signals.stop.is_set():
             log.say("stopped before the first update")
             return signals.exit_status
         if params.eval_interval_steps is None:
@@ -55,7 +53,7 @@ def train(
 
 
 def build_shared(params: Params, subject: Subject, start: Start) -> SharedState:
-    """The shared state as the run starts with it."""
+    """Make the shared state with which the run starts."""
     shapes = network.weight_shapes(subject.network, subject.observation_shape, subject.n_actions)
     generator = seeding.generator(params.seed, seeding.Purpose.WEIGHTS)
     weights = network.initial_weights(shapes, params.initial_weights, generator)
@@ -69,36 +67,21 @@ def build_shared(params: Params, subject: Subject, start: Start) -> SharedState:
 
 
 def build_workers(run: Run, pools: Sequence[Pool]) -> list[Worker]:
-    """Each worker, with the functions that TensorFlow traces once for all of them."""
+    """Make the workers; TensorFlow traces its functions once for all of them."""
+    params, shared = run.params, run.shared
     start = time.monotonic()
     run.log.say("tracing the network's functions")
-    learner = Learner(run.shared, run.params, pools[0].observations)  # every worker's are alike
+    learner = Learner(shared, params, pools[0].observations)  # all pools have this shape
     run.log.say(f"traced in {time.monotonic() - start:.1f} s")
-    main = MainThread(run.signals.event, run.reports.put)
-    return [
-        Worker(
-            number,
-            run.shared,
-            LocalNetwork(run.shared, learner),
-            pool,
-            run.params,
-            _generator(run.params, run.start, number),
-            main,
-        )
-        for number, pool in enumerate(pools)
-    ]
-
-
-def _generator(params: Params, start: Start, worker: int) -> np.random.Generator:
-    """Draws a worker's actions.
-
-    A restored run draws on from a stream of its own, not the first run's once more; a resumed one
-    from where it stood.
-    """
-    n_updates = start.counts.updates
-    generator = seeding.generator(
-        params.seed, seeding.Purpose.ACTIONS, worker=worker, game=n_updates
-    )
-    if start.position:
-        generator.bit_generator.state = start.position.workers[worker].generator
-    return generator
+    main = MainThreadLink(run.signals.stop, run.reports.put)
+    workers = []
+    for worker, pool in enumerate(pools):
+        # A new run from a checkpoint draws from a new stream, and does not repeat the first run's
+        # draws. A resumed run continues with the state that was saved.
+        seed, n_updates = params.seed, run.start.counts.updates
+        generator = seeding.generator(seed, seeding.Purpose.ACTIONS, worker=worker, game=n_updates)
+        if run.start.position:
+            generator.bit_generator.state = run.start.position.workers[worker].generator
+        local = LocalNetwork(shared, learner)
+        workers.append(Worker(worker, shared, local, pool, params, generator, main))
+    return workers

@@ -1,4 +1,4 @@
-"""What a run was asked to be: each flag once, the presets, the command line.
+"""What a run was asked to do: the flags (each declared once), presets, settings files, command line.
 
-Parsing has no side effects. Of a3c, only machine is imported here.
+Parsing has no side effects. The only other room imported here is machine.
 """

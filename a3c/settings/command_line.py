@@ -1,7 +1,6 @@
 """train.py's command line: from its arguments to checked parameters, and `--help`.
 
-All of it is derived from the knobs of `params`. Parsing has no side effects, and whatever is wrong
-is a `BadInput`.
+It is derived from the knobs in params.py. Parsing has no side effects; a mistake is a `BadInput`.
 """
 
 import argparse
@@ -10,39 +9,37 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from a3c.settings import config
+from a3c import __version__
+from a3c.machine.appending import BadInput
+from a3c.settings import config, params
 from a3c.settings.config import PRESETS
-from a3c.settings.params import (
-    CKPTS,
-    KNOBS,
-    LR_END,
-    NONE,
-    RUN,
-    TYPES,
-    BadInput,
-    Knob,
-    Params,
-    ParsedParams,
-    check,
-    check_text,
-    flag,
-    shown,
-    taken,
-)
+from a3c.settings.params import KNOBS, LR_END, TYPES, ParsedParams, flag, shown, taken
 
-_RESUME, _CONFIG, _PRINT = "--resume", "--config", "--print_config"
-FLAGS = {*map(flag, KNOBS), _RESUME, _CONFIG, _PRINT, "--help"} - {"env_id"}
+# The flags that are not parameters of a run: group, what stands for a value, help.
+COMMANDS = {
+    "--config": (
+        *(params.RUN, "FILE"),
+        "start a new run with the settings of a TOML file or of another run (its folder or"
+        " args.json); flags on the command line override them",
+    ),
+    "--print_config": (params.RUN, None, "print these settings as a file for --config, and exit"),
+    "--resume": (
+        *(params.CKPTS, "FOLDER"),
+        "continue the run in this folder; docs/flags.md marks the flags that may be changed",
+    ),
+}
+FLAGS = {*map(flag, KNOBS), *COMMANDS, "--help", "--version"} - {"env_id"}
 
 
 class Resume(NamedTuple):
-    """A command that goes on with the run of a folder."""
+    """The command to continue the run in a folder."""
 
     folder: str
-    given: dict[str, Any]  # the other flags, by name; `resumed` says whether they may stand
+    given: dict[str, Any]  # the other flags, by name; `resumed` checks them
 
 
 class PrintConfig(NamedTuple):
-    """A command that only wants its settings printed."""
+    """The command to print the settings."""
 
     toml: str
 
@@ -52,45 +49,41 @@ def parse(
 ) -> ParsedParams | Resume | PrintConfig:
     """Turn train.py's arguments (without the program's name) into parameters.
 
-    `--help` prints and exits with 0; anything wrong raises BadInput. `tell` gets a line about what
-    the file that --config names holds and nobody here knows.
+    `--help` and `--version` print and exit with 0; every mistake raises BadInput. `tell` gets a
+    line about what --config ignores.
     """
     found, unknown = _parser().parse_known_args(argv)
     if unknown:
-        first = next((word for word in unknown if word.startswith("-")), unknown[0]).split("=")[0]
-        kind = "flag" if first.startswith("-") else "argument"
-        raise BadInput(f"unknown {kind} {first}{config.nearest(first, FLAGS)}")
+        word = unknown[0].split("=")[0]
+        raise BadInput(f"unknown argument {word}{config.nearest(word, FLAGS)}")
     given = vars(found)
     path, folder = given.pop("config", None), given.pop("resume", None)
-    is_to_print = given.pop("print_config", False)
-    given = {name: taken(name, _typed(name, value)) for name, value in given.items()}
+    prints = given.pop("print_config", False)
+    given = {name: taken(name, value) for name, value in given.items()}
     if folder is not None:
-        if path is not None or is_to_print:
+        if path is not None or prints:
             raise BadInput(
-                f"{_CONFIG} and {_PRINT} are for new runs, and {_RESUME} goes on with an old one"
+                "--resume continues an old run; --config and --print_config are for new runs"
             )
-        check_text(_RESUME, folder)
+        params.check_text("--resume", folder)
         return Resume(folder, given)
     parsed = _together({} if path is None else config.read(path, tell), given)
     if parsed.sources["env_id"] == "config" and ":" in parsed.params.env_id:
-        raise BadInput(
-            f"{path} asks for {parsed.params.env_id}, which runs the code of a module: if you trust"
-            " that, name it, too"
-        )
-    return PrintConfig(config.to_toml(parsed)) if is_to_print else parsed
+        asked = f"{path} asks for {parsed.params.env_id}, which runs the code of a module"
+        raise BadInput(f"{asked}: if you trust it, name it on the command line too")
+    return PrintConfig(config.to_toml(parsed)) if prints else parsed
 
 
-def _typed(name: str, value: str | bool) -> Any:
-    """A number where the flag takes one, as a file of settings would have it."""
-    if isinstance(value, str) and {int, float} & {*TYPES[name]} and value.isprintable():
-        for number in (int, float):
-            with contextlib.suppress(ValueError):
-                return number(value)
-    return value
+def _number(text: str) -> int | float | str:
+    """The number that a text means, or the text itself, which `taken` refuses."""
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return text
 
 
 def _together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
-    """What --config asks for and the command line gives, over the preset, over the defaults."""
+    """The defaults, overridden by the preset, --config and the command line, in this order."""
     preset = PRESETS[(asked | given).get("preset", KNOBS["preset"].default)]
     values: dict[str, Any] = {}
     sources = dict.fromkeys(KNOBS, "default")
@@ -98,48 +91,42 @@ def _together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
         values |= layer
         sources |= dict.fromkeys(layer, source)
     if "env_id" not in values:
-        raise BadInput("the following arguments are required: env_id")
-    params = Params(**values)
+        raise BadInput("env_id is missing: name an environment, such as PongNoFrameskip-v4")
+    found = params.Params(**values)
     derived: dict[str, Any] = {}
-    if params.lr_schedule == "linear" and params.lr_decay_to_zero_by_n_steps is None:
-        derived[LR_END] = params.n_steps
-    if params.debug and not params.no_xla:
-        # tf.print cannot be compiled, and the run's record should say what ran.
+    if found.lr_schedule == "linear" and found.lr_decay_to_zero_by_n_steps is None:
+        derived[LR_END] = found.n_steps
+    if found.debug and not found.no_xla:
+        # XLA cannot compile tf.print, and the run's record should say what ran.
         derived["no_xla"] = True
-    params = dataclasses.replace(params, **derived)
-    check(params)
-    return ParsedParams(params, sources | dict.fromkeys(derived, "derived"))
+    found = dataclasses.replace(found, **derived)
+    params.check(found)
+    return ParsedParams(found, sources | dict.fromkeys(derived, "derived"))
 
 
 def resumed(saved: ParsedParams, given: dict[str, Any]) -> ParsedParams:
-    """The parameters with which a run goes on; BadInput where what is given changes its training.
+    """The parameters of a run that continues; BadInput if a given one would change its training.
 
-    The schedule's end stays; steps beyond it need a new end, which must be given.
+    The schedule's end stays, unless --n_steps goes past it: then a new end must be given.
     """
     values = dataclasses.asdict(saved.params)
     changed = {name: value for name, value in given.items() if value != values[name]}
     end, n_steps = values[LR_END], changed.get("n_steps", values["n_steps"])
     is_past_end = end is not None and n_steps > end
-    free = [name for name, knob in KNOBS.items() if knob.anew]
-    for name in changed:
-        if name not in free and not (name == LR_END and is_past_end):
-            raise BadInput(
-                f"{flag(name)} is {shown(values[name])} in the run that {_RESUME} names, which goes"
-                f" on as it is; what may be given anew: {', '.join(map(flag, free))}; where"
-                f" --n_steps goes past the end of the schedule, --{LR_END}"
-            )
+    free = [name for name, knob in KNOBS.items() if knob.anew] + [LR_END] * is_past_end
+    if kept := next((name for name in changed if name not in free), None):
+        was = f"{flag(kept)} is {shown(values[kept])} in the run, and --resume cannot change it"
+        raise BadInput(f"{was}; it can change {', '.join(map(flag, free))}")
     if is_past_end and LR_END not in changed:
-        raise BadInput(
-            f"--n_steps {n_steps} goes past the end of the learning rate's schedule,"
-            f" --{LR_END} {end}: a new end must be given, too"
-        )
-    params = dataclasses.replace(saved.params, **changed)
-    check(params)
-    return ParsedParams(params, saved.sources | dict.fromkeys(changed, "command line"))
+        given_steps = f"--n_steps {n_steps} goes past the end of the learning rate's schedule"
+        raise BadInput(f"{given_steps}, --{LR_END} {end}: give a new end as well")
+    found = dataclasses.replace(saved.params, **changed)
+    params.check(found)
+    return ParsedParams(found, saved.sources | dict.fromkeys(changed, "command line"))
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser for all programs here; the caller reports what is wrong."""
+    """The argument parser of all programs here: it raises what is wrong as BadInput."""
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(message)
@@ -148,11 +135,12 @@ class Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         usage="python3 train.py [flags] env_id, or python3 train.py --resume FOLDER [flags]",
-        description="Train A3C. In brackets: the default, and presets that differ; unit; source."
-        f" {NONE} unsets a flag.",
+        description="Train A3C. The brackets show the default, the presets that differ from it, the"
+        f" unit, and where the flag is from. The value {params.NONE} unsets a flag.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
+    parser.add_argument("--version", action="version", version=f"train.py {__version__}")
     groups: dict[str, Any] = {}
     for name, knob in KNOBS.items():
         if knob.group not in groups:
@@ -161,43 +149,33 @@ def _parser() -> argparse.ArgumentParser:
         if name == "env_id":
             add(name, nargs="?", help=knob.help)
         elif bool in TYPES[name]:
-            # argparse finds the first before it takes the second for a flag that has no value.
-            add(f"--{name}={NONE}", dest=name, action="store_false", help=argparse.SUPPRESS)
-            add(f"--{name}", action="store_true", help=_help(name, knob))
+            # argparse must see this form first: it takes the second for a flag without a value.
+            add(f"--{name}={params.NONE}", dest=name, action="store_false", help=argparse.SUPPRESS)
+            add(f"--{name}", action="store_true", help=_help(name))
         else:
-            metavar = {int: "N", float: "X", str: "TEXT"}[TYPES[name][0]]
+            kind = TYPES[name][0]
+            metavar = {int: "N", float: "X", str: "TEXT"}[kind]
             if knob.choices:
                 metavar = "{" + ",".join(knob.choices) + "}"
-            add(f"--{name}", metavar=metavar, help=_help(name, knob))
-    parser.add_argument(
-        "--wake_interval_seconds",  # the flag's name in an earlier OCD A3C
-        dest="manager_wake_interval_seconds",
-        help=argparse.SUPPRESS,
-    )
-    groups[RUN].add_argument(
-        _CONFIG,
-        metavar="FILE",
-        help="begin a new run with the settings of a TOML file, which holds flags by name, or of a"
-        " run, by its folder or args.json; what is given on the command line wins",
-    )
-    groups[RUN].add_argument(
-        _PRINT,
-        action="store_true",
-        help=f"print what is asked for as a TOML file that {_CONFIG} takes, and end",
-    )
-    groups[CKPTS].add_argument(
-        _RESUME,
-        metavar="FOLDER",
-        help="go on in this run folder, with the same settings; --n_steps and what does not change"
-        " training may be given anew",
-    )
+            read = str if kind is str else _number
+            add(flag(name), metavar=metavar, type=read, help=_help(name))
+    for name, (group, value, help) in COMMANDS.items():
+        takes: Any = {"metavar": value} if value else {"action": "store_true"}
+        groups[group].add_argument(name, help=help, **takes)
+    # The flag's name in an earlier OCD A3C.
+    old: Any = {"dest": "manager_wake_interval_seconds", "type": _number, "help": argparse.SUPPRESS}
+    parser.add_argument("--wake_interval_seconds", **old)
     return parser
 
 
-def _help(name: str, knob: Knob) -> str:
-    differing = [
-        f"{preset} {shown(values[name])}" for preset, values in PRESETS.items() if name in values
-    ]
-    defaults = ", ".join([f"default {shown(knob.default)}", *differing])
-    notes = "; ".join(note for note in (defaults, knob.unit, knob.source) if note)
+def differing(name: str) -> str:
+    """The presets that set this flag, with their values."""
+    values = {preset: given[name] for preset, given in PRESETS.items() if name in given}
+    return ", ".join(f"{preset} {shown(value)}" for preset, value in values.items())
+
+
+def _help(name: str) -> str:
+    knob = KNOBS[name]
+    defaults = ", ".join(filter(None, [f"default {shown(knob.default)}", differing(name)]))
+    notes = "; ".join(filter(None, [defaults, knob.unit, knob.source]))
     return f"{knob.help} [{notes}]".replace("%", "%%")

@@ -1,4 +1,4 @@
-"""What a run leaves on the disk: its folder, checkpoints, logs, and how to go on from there.
+"""What a run leaves on the disk: its folder, checkpoints and logs, and how it resumes from them.
 
-Deals in NumPy: it loads no TensorFlow, and knows neither envs nor agent.
+Nothing here imports TensorFlow, envs or agent: arrays are NumPy's.
 """

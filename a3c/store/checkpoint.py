@@ -1,15 +1,15 @@
-"""What a checkpoint is on the disk: one file, `ckpt-<steps>.safetensors`.
+"""A checkpoint on the disk: one file, `ckpt-<steps>.safetensors`.
 
-Its arrays are the shared state of one moment: `weights/<name>`, and with them
-`mean_squares/<name>`, RMSProp's statistics (a published agent has none). Its metadata hold one
-JSON text under the key `a3c`:
+Its arrays are the shared state at one moment: `weights/<name>`, and RMSProp's statistics,
+`mean_squares/<name>`, which a published agent lacks. Its metadata hold one JSON text under the key
+`a3c`:
 
     format_version   subject   params   counts   position   checksum
 
-`checksum` is the SHA-256 of that JSON without it and of every array's name, type, shape and bytes.
+`checksum` is the SHA-256 of the JSON without it and of every array's name, type, shape and bytes.
 
-A file is written whole under another name, synced and renamed, so a reader finds a whole one or
-none. Reading one runs no code and takes no size that it states at its word.
+A file is written whole under another name, synced and renamed, so a reader finds all of it or
+nothing. Reading one runs no code and trusts no size that the file states.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import hashlib
 import json
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,22 +30,23 @@ from a3c.machine.appending import one_line, write_atomically
 FORMAT_VERSION = 2
 KEY = "a3c"  # of the JSON in the file's metadata
 SUFFIX = ".safetensors"
+_NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})" + re.escape(SUFFIX))
 OLD_FORM_IS_READ_BY = "243b5dc"  # the last revision whose checkpoints were TensorFlow's
 
-# Ours have some thousand bytes of header and, for `nature`, 14 MB; nobody's should fill the memory.
+# Our headers have a few thousand bytes, our files up to 14 MB. The limits protect the memory.
 MAX_HEADER_BYTES = 2**24
 MAX_FILE_BYTES = 2**30
 
 
 class UnusableCheckpoint(Exception):
-    """A checkpoint that is missing, damaged or of something else; says so in one line."""
+    """A checkpoint is missing, damaged or does not fit; the message is one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message, 800))
 
 
 class OtherVersion(ValueError):
-    """A checkpoint's form is that of another version of this project."""
+    """A checkpoint has the format of another version of this project."""
 
 
 class Checkpoint(NamedTuple):
@@ -55,7 +56,7 @@ class Checkpoint(NamedTuple):
     subject: Subject
     params: Mapping[str, Any]  # the settings of the run, by name
     snapshot: Snapshot
-    position: Position | None = None  # None: a published agent, or the best of an evaluation
+    position: Position | None = None  # None: a published agent, or the best evaluated
 
     @property
     def n_steps(self) -> int:
@@ -77,18 +78,20 @@ class Checkpoint(NamedTuple):
 
 
 def path_of(folder: pathlib.Path, n_steps: int) -> pathlib.Path:
-    """Where the checkpoint of so many steps is, or would be."""
+    """The path of the checkpoint of so many steps."""
     return folder / f"ckpt-{n_steps}{SUFFIX}"
 
 
 def write(checkpoint: Checkpoint) -> None:
-    """Write a checkpoint to its path; OSError where that fails, and then nothing has changed."""
+    """Write a checkpoint to its path; if that fails, it raises OSError and changes nothing."""
+    position = checkpoint.position
     content = {
         "format_version": FORMAT_VERSION,
         "subject": checkpoint.subject._asdict(),
         "params": dict(checkpoint.params),
         "counts": checkpoint.snapshot.counts._asdict(),
-        "position": _position_to_json(checkpoint.position),
+        "position": position
+        and position._asdict() | {"workers": [worker._asdict() for worker in position.workers]},
     }
     tensors = {
         f"{part}/{name}": np.asarray(array, order="C")
@@ -96,7 +99,7 @@ def write(checkpoint: Checkpoint) -> None:
         for name, array in getattr(checkpoint.snapshot, part).items()
     }
     for name, array in tensors.items():
-        if not np.isfinite(array).all():  # nobody could read it
+        if not np.isfinite(array).all():  # `read` would refuse it
             raise OSError(f"{name} holds a number that is not finite")
     content["checksum"] = _checksum(content, tensors)
     data = safetensors.numpy.save(tensors, {KEY: json.dumps(content)})
@@ -110,7 +113,7 @@ def read(path: pathlib.Path) -> Checkpoint:
         content = _content_of(data)
         tensors = safetensors.numpy.load(data)
         if content.pop("checksum", None) != _checksum(content, tensors):
-            raise ValueError("it is damaged: its checksum does not fit what it holds")
+            raise ValueError("it is damaged: its checksum does not match its content")
         return _checked(path, content, tensors)
     except (OSError, ValueError, KeyError, RecursionError, safetensors.SafetensorError) as error:
         raise UnusableCheckpoint(f"cannot read {path}: {error}") from error
@@ -125,7 +128,7 @@ def _read_bytes(path: pathlib.Path) -> bytes:
 
 
 def _content_of(data: bytes) -> dict[str, Any]:
-    """Return the JSON of a file's metadata, before the library sees the file."""
+    """The JSON in a file's metadata, checked before the library sees the file."""
     n_bytes = int.from_bytes(data[:8], "little")
     if len(data) < 8 or n_bytes > min(MAX_HEADER_BYTES, len(data) - 8):
         raise ValueError("it is damaged: its header is longer than it may be")
@@ -134,11 +137,11 @@ def _content_of(data: bytes) -> dict[str, Any]:
     text = metadata.get(KEY) if isinstance(metadata, dict) else None
     content = json.loads(text) if isinstance(text, str) else None
     if not isinstance(content, dict):
-        raise ValueError("it is no checkpoint of this project")
+        raise ValueError("it is not a checkpoint of this project")
     version = content.get("format_version")
     if type(version) is not int or version != FORMAT_VERSION:
         raise OtherVersion(
-            f"its format_version is {str(version)[:40]!r}, this code reads {FORMAT_VERSION}"
+            f"its format_version is {str(version)[:40]!r}; this revision reads {FORMAT_VERSION}"
         )
     return content
 
@@ -154,9 +157,9 @@ def _checksum(content: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> 
 def _checked(
     path: pathlib.Path, content: dict[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> Checkpoint:
-    """Return a checkpoint of the file's content; ValueError where `write` has not written it."""
-    for name, is_right in _IS_RIGHT.items():
-        if name not in content or not is_right(content[name]):
+    """The checkpoint that a file holds; ValueError where `write` cannot have written it."""
+    for name, form in _FORMS.items():
+        if name not in content or not _has_form(content[name], form):
             raise ValueError(f"its {name} is missing or of the wrong type")
     parts: dict[str, dict[str, np.ndarray]] = {"weights": {}, "mean_squares": {}}
     for full_name, array in tensors.items():
@@ -166,80 +169,63 @@ def _checked(
         if not np.isfinite(array).all():
             raise ValueError(f"{full_name} holds a number that is not finite")
         parts[part][name] = array
-    subject = content["subject"] | {
-        "observation_shape": tuple(content["subject"]["observation_shape"])
-    }
+    subject = Subject(**content["subject"])
+    position = content["position"] and Position(**content["position"])
+    if position:
+        workers = [WorkerPosition(**worker) for worker in content["position"]["workers"]]
+        position = position._replace(workers=workers)
     return Checkpoint(
         path,
-        Subject(**subject),
+        subject._replace(observation_shape=tuple(subject.observation_shape)),
         content["params"],
         Snapshot(Counts(**content["counts"]), parts["weights"], parts["mean_squares"]),
-        _position_from_json(content["position"]),
+        position,
     )
 
 
-def _position_to_json(position: Position | None) -> dict[str, Any] | None:
-    if position is None:
-        return None
-    return position._asdict() | {"workers": [worker._asdict() for worker in position.workers]}
-
-
-def _position_from_json(content: dict[str, Any] | None) -> Position | None:
-    if content is None:
-        return None
-    workers = [WorkerPosition(**worker) for worker in content["workers"]]
-    return Position(**content | {"workers": workers})
-
-
-# What the JSON may hold, in the order of its parts
-
-Check = Callable[[Any], bool]
-
-
-def _count(least: int = 0, below: int = 10**15) -> Check:
-    # A run that goes on from there must not reach the end of 64 bits.
-    return lambda x: type(x) is int and least <= x < below
-
-
-def _list_of(check: Check, least: int = 0) -> Check:
-    return lambda x: isinstance(x, list) and len(x) >= least and all(map(check, x))
-
-
-def _object(**checks: Check) -> Check:
-    return lambda x: (
-        isinstance(x, dict)
-        and set(x) == set(checks)
-        and all(check(x[name]) for name, check in checks.items())
-    )
-
-
-def _is_text(x: object) -> bool:
-    return isinstance(x, str)
-
-
-_GENERATOR = _object(  # NumPy's PCG64, as `bit_generator.state` gives and takes it
-    bit_generator=lambda x: x == "PCG64",
-    state=_object(state=_count(below=2**128), inc=lambda x: _count(below=2**128)(x) and x % 2 == 1),
-    has_uint32=_count(below=2),
-    uinteger=_count(below=2**32),
-)
-_WORKER = _object(generator=_GENERATOR, next_games=_list_of(_count(below=2**62), least=1))
-_POSITION = _object(
-    workers=_list_of(_WORKER),
-    n_bytes=lambda x: isinstance(x, dict) and all(map(_count(below=2**62), x.values())),
-    n_env_restarts=_count(),
-    cpu_seconds=_count(),
-)
-_IS_RIGHT: dict[str, Check] = {
-    "subject": _object(
-        **dict.fromkeys(("env_id", "preprocessing", "network"), _is_text),
-        observation_shape=_list_of(_count(1)),
-        n_actions=_count(1),
-    ),
-    "params": lambda x: isinstance(x, dict),
-    "counts": _object(**dict.fromkeys(Counts._fields, _count())),
-    "position": lambda x: x is None or _POSITION(x),
+# A form is a type, a range of integers, a list of one form, an object of named forms ({str: form}:
+# whatever the names), a tuple of forms of which one has to fit, or the value itself.
+_COUNT = range(10**15)  # far from 64 bits, so that the run can count on from there
+_GENERATOR = {  # NumPy's PCG64, as `bit_generator.state` gives and takes it
+    "bit_generator": "PCG64",
+    "state": {"state": range(2**128), "inc": range(1, 2**128, 2)},
+    "has_uint32": range(2),
+    "uinteger": range(2**32),
 }
+_POSITION = {
+    "workers": [{"generator": _GENERATOR, "next_games": [range(2**62)]}],
+    "n_bytes": {str: range(2**62)},
+    "n_env_restarts": _COUNT,
+    "cpu_seconds": _COUNT,
+}
+_FORMS: dict[str, Any] = {
+    "subject": {
+        **dict.fromkeys(("env_id", "preprocessing", "network"), str),
+        "observation_shape": [_COUNT[1:]],
+        "n_actions": _COUNT[1:],
+    },
+    "params": dict,
+    "counts": dict.fromkeys(Counts._fields, _COUNT),
+    "position": (None, _POSITION),
+}
+
+
+def _has_form(value: Any, form: Any) -> bool:
+    match form:
+        case type():
+            return isinstance(value, form)
+        case range():
+            return type(value) is int and value in form
+        case list():
+            return isinstance(value, list) and all(_has_form(each, form[0]) for each in value)
+        case dict() if isinstance(value, dict):
+            forms = dict.fromkeys(value, form[str]) if str in form else form
+            return value.keys() == forms.keys() and all(
+                _has_form(value[name], forms[name]) for name in forms
+            )
+        case tuple():
+            return any(_has_form(value, each) for each in form)
+    return bool(value == form)
 
 
 # A folder of them
@@ -251,11 +237,8 @@ def numbered(folder: pathlib.Path) -> dict[int, pathlib.Path]:
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
-_NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})" + re.escape(SUFFIX))
-
-
 def find(path: pathlib.Path) -> pathlib.Path:
-    """The checkpoint named, or the newest of a run's folder or of a folder of checkpoints."""
+    """This path if it is a checkpoint, or the newest of a run's folder or of checkpoints/."""
     try:
         if path.is_file() and path.suffix == SUFFIX:
             return path
@@ -263,7 +246,7 @@ def find(path: pathlib.Path) -> pathlib.Path:
         if found := numbered(folder):
             return [*found.values()][-1]
         is_old = (path.parent / f"{path.stem}.index").exists() or any(folder.glob("ckpt-*.index"))
-    except (OSError, ValueError) as error:  # a name that no file can have, a folder that is closed
+    except (OSError, ValueError) as error:  # an impossible name, a folder that we may not read
         raise UnusableCheckpoint(f"no checkpoint at {path}: {error}") from error
     hint = f"; revision {OLD_FORM_IS_READ_BY} reads those of TensorFlow's form" if is_old else ""
     where = f"in {folder}" if path.is_dir() else f"at {path}"
@@ -271,7 +254,7 @@ def find(path: pathlib.Path) -> pathlib.Path:
 
 
 def newest_whole(folder: pathlib.Path) -> tuple[Checkpoint, Sequence[str]]:
-    """The newest checkpoint of a folder that is whole, and what is wrong with each newer one."""
+    """The newest whole checkpoint of a folder, and what is wrong with each newer one."""
     problems: list[str] = []
     for n_steps, path in reversed(numbered(folder).items()):
         try:
@@ -281,41 +264,27 @@ def newest_whole(folder: pathlib.Path) -> tuple[Checkpoint, Sequence[str]]:
             problems.append(f"{path} is of {found.n_steps:,} steps")
         except UnusableCheckpoint as error:
             if isinstance(error.__cause__, OSError | OtherVersion):
-                raise  # it may be whole
+                raise  # it may be whole, so we do not fall back to an older one
             problems.append(str(error))
-    raise UnusableCheckpoint(f"no checkpoint in {folder} is whole: {problems[0]}")
+    why = problems[0] if problems else "there is none"
+    raise UnusableCheckpoint(f"no checkpoint in {folder} is whole: {why}")
 
 
 def delete_all_but(folder: pathlib.Path, n: int) -> None:
     """Delete all but the n newest; those that cannot be deleted stay."""
-    for path in [*numbered(folder).values()][:-n]:
-        with contextlib.suppress(OSError):
-            path.unlink()
+    delete_older(folder, min([*numbered(folder)][-n:], default=0))
 
 
 def delete_older(folder: pathlib.Path, n_steps: int) -> None:
-    """Keep the newest one of at most so many steps, and all later ones; delete the rest."""
+    """Keep the newest one of at most so many steps and all later ones; delete the rest."""
     for path in [path for steps, path in numbered(folder).items() if steps <= n_steps][:-1]:
         with contextlib.suppress(OSError):
             path.unlink()
 
 
-def delete_newer(folder: pathlib.Path, n_steps: int) -> None:
-    """Delete all beyond so many steps, and what interrupted writing has left."""
-    _remove_temporaries(folder)
-    for steps, path in numbered(folder).items():
-        if steps > n_steps:
-            path.unlink()
-
-
-def set_aside_newer(folder: pathlib.Path, n_steps: int) -> None:
-    """Rename all beyond so many steps, which are damaged, so that they are not read again."""
-    _remove_temporaries(folder)
-    for steps, path in numbered(folder).items():
-        if steps > n_steps:
-            path.replace(path.with_name(f"damaged-{path.name}"))
-
-
-def _remove_temporaries(folder: pathlib.Path) -> None:
+def take_away_newer(folder: pathlib.Path, n_steps: int, *, rename: bool = False) -> None:
+    """Delete unfinished files; delete all of more steps, or `rename` them so that none is read."""
     for path in folder.glob(f"ckpt-*{SUFFIX}.tmp"):
         path.unlink()
+    for path in [path for steps, path in numbered(folder).items() if steps > n_steps]:
+        path.replace(path.with_name(f"damaged-{path.name}")) if rename else path.unlink()

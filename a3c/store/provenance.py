@@ -1,4 +1,4 @@
-"""What a run folder keeps of the code and the machine: revision, differences, versions, a digest."""
+"""What a run folder records about code and machine: revision, changes, a digest, versions."""
 
 import contextlib
 import hashlib
@@ -13,15 +13,14 @@ from a3c.machine import cores
 
 CODE = pathlib.Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 5.0
-# Untracked modules are copied into git.txt up to here; a virtual environment that nobody told
-# git to ignore should not fill it.
+# Limits, so that a virtual environment that git does not ignore cannot fill git.txt.
 _MAX_UNTRACKED_FILES = 50
 _MAX_UNTRACKED_BYTES = 100_000
 
 
 def git(code: pathlib.Path, *args: str) -> str | None:
     """The output of a git command in the folder of the code; None where it fails or hangs."""
-    # A caller that is itself a git hook has variables that point at another repository.
+    # Where a git hook runs us, these variables point at another repository.
     pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
     env = {name: value for name, value in os.environ.items() if name not in pointers}
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(code), *args]
@@ -31,7 +30,6 @@ def git(code: pathlib.Path, *args: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    # Bytes that are no UTF-8 come out of the file as they went in.
     return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else None
 
 
@@ -45,19 +43,17 @@ def git_state(code: pathlib.Path) -> str:
     if top is None:
         return "no repository"
     root = pathlib.Path(top.rstrip("\n"))
-    revision = git(code, "rev-parse", "--verify", "HEAD")
-    lines = [f"revision: {revision.strip() if revision else 'no commit yet'}", f"root: {root}"]
+    revision = git(root, "rev-parse", "--verify", "HEAD") or "no commit yet"
     diff = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
-    if diff is None:
-        lines.append("uncommitted difference: git could not tell")
-    else:
-        lines += ["uncommitted difference:", diff] if diff else ["uncommitted difference: none"]
     listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")
-    if listed is None:
-        return "\n".join([*lines, "untracked files: git could not tell"])
-    names = sorted(name for name in listed.split("\0") if name)
-    lines += ["untracked files:" if names else "untracked files: none"]
-    lines += [f"    {name!r}" for name in names]
+    names = sorted(name for name in (listed or "").split("\0") if name)
+    shown = listed and "\n".join(f"    {name!r}" for name in names)
+    lines = [f"revision: {revision.strip()}", f"root: {root}"]
+    for title, text in (("uncommitted difference", diff), ("untracked files", shown)):
+        if text is None:
+            lines.append(f"{title}: git could not tell")
+        else:
+            lines += [f"{title}:", text] if text else [f"{title}: none"]
     modules = [root / name for name in names if name.endswith(".py")]
     for module in modules[:_MAX_UNTRACKED_FILES]:
         with contextlib.suppress(OSError):
@@ -68,7 +64,7 @@ def git_state(code: pathlib.Path) -> str:
 
 
 def digest_of(code: pathlib.Path) -> str:
-    """Of the sources that train, committed or not: the same only where these are."""
+    """A digest of the sources that train, committed or not."""
     digest = hashlib.sha256()
     sources = [path for form in ("py", "toml") for path in code.glob(f"a3c/**/*.{form}")]
     for path in [*sorted(sources), code / "train.py"]:
@@ -86,7 +82,7 @@ def versions() -> list[str]:
         f"cores: {os.cpu_count()}, usable: {cores.n_usable()}",
         "packages:",
     ]
-    # All that is installed, not only what Pipfile names: a number can hang on what those need.
+    # All installed ones, because a result can depend on those that the Pipfile's need.
     packages = {
         f"    {dist.name}=={dist.version}"
         for dist in importlib.metadata.distributions()

@@ -1,19 +1,17 @@
-"""What a run has left on the disk, read leniently: its games, its figures, its record.
+"""Reads what a run has left on the disk, leniently: its games, its figures, its record.
 
-A run is a run folder of train.py's, of this version or an older one, or else a folder of monitor
-files, or one such file, by Stable-Baselines3 or Baselines. Any of these may be zipped (`.gz`).
-Scores are those of whole training games, as the files have them. Our `l` counts decisions. So does
-Baselines', whose Monitor sits above the frame skip too; Stable-Baselines3's sits below it, so that
-in its Atari files `l` counts frames.
+A run is a run folder of train.py, of this version or an older one; or a folder of monitor files,
+or one such file, by Stable-Baselines3 or Baselines. Each file may be zipped (`.gz`). Scores are
+those of whole training games. Our `l` counts decisions, and so does Baselines', whose Monitor sits
+above the frame skip. Stable-Baselines3's sits below it, so in its Atari files `l` counts frames.
 
-Nothing here prints: what was damaged or guessed is in the `words` of what is returned. Reading
-needs no knowledge of this version's flags: a published run is read by every later version.
+Nothing here prints: what was damaged or guessed is in the `words` of what is returned. Nothing here
+knows this version's flags, so every later version can read a published run.
 """
 
 import gzip
 import json
 import pathlib
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,17 +20,16 @@ import numpy as np
 
 from a3c.machine.appending import one_line
 from a3c.settings.params import BadInput
-from a3c.store.games import Games, as_counted, merge, parse_monitor
-from a3c.store.run_folder import ARGS, LOG, PROGRESS
+from a3c.store.games import Games, merge, parse_monitor
+from a3c.store.run_folder import ARGS, PROGRESS
 
-OLD_GAMES = "monitor"  # the folder of older runs' files, one for each environment
-# A million games; nobody's file, zipped or not, should fill the memory.
-MAX_FILE_BYTES = 2**25
-FRAME_SKIP = 4  # frames in a step of an Atari agent, ours and everybody's
+OLD_GAMES = "monitor"  # where older runs have a file for each environment
+MAX_FILE_BYTES = 2**25  # unzipped: a million games, so that no file fills the memory
+FRAME_SKIP = 4  # frames in a step of an Atari agent, here and elsewhere
 
 
 class Progress(NamedTuple):
-    """Columns of a progress.csv, and a word for each thing that is wrong with it."""
+    """Columns of a progress.csv, and a message for each thing that is wrong with it."""
 
     columns: dict[str, np.ndarray]
     words: list[str]
@@ -43,7 +40,7 @@ class Record(NamedTuple):
 
     settings: Mapping[str, Any]
     environment: Mapping[str, Any]
-    resumed: Sequence[Mapping[str, Any]]  # a note of each time that the run went on
+    resumed: Sequence[Mapping[str, Any]]  # a note for each time that the run was resumed
 
 
 class Run(NamedTuple):
@@ -52,10 +49,10 @@ class Run(NamedTuple):
     path: pathlib.Path
     env_id: str  # empty: not known
     games: Games
-    steps_per_l: float | None  # None: a run of others, and nobody said what its files count
+    steps_per_l: float | None  # None: files of others, which do not say what `l` counts
     frames_per_step: int
     sticky_actions: float | None  # None: not known
-    settings: Mapping[str, Any]  # of args.json; empty for a run of others
+    settings: Mapping[str, Any]  # of args.json; empty for files of others
     words: Sequence[str]
 
 
@@ -79,10 +76,7 @@ def run_folder(path: pathlib.Path) -> pathlib.Path | None:
 
 
 def read_record(folder: pathlib.Path) -> Record:
-    """Read a run folder's args.json as it is; BadInput where it is damaged.
-
-    Not by run_folder.read_args, which refuses flags that it does not know.
-    """
+    """Read a run folder's args.json, whatever flags it has; BadInput where it is damaged."""
     try:
         content = json.loads(read_text(folder / ARGS))
         settings = dict(content["params"])
@@ -96,22 +90,20 @@ def read_record(folder: pathlib.Path) -> Record:
 
 
 def monitor_paths(path: pathlib.Path) -> list[pathlib.Path]:
-    """A run's monitor files, none when it has just begun; of one plain and zipped, the plain one."""
+    """A run's monitor files, none if it has just begun; plain ones are preferred to zipped ones."""
     if path.is_file():
         return [path]
-    paths = _monitor_paths(path) or _monitor_paths(path / OLD_GAMES)
-    if not paths and not (path / ARGS).is_file():
+    for folder in (path, path / OLD_GAMES):
+        zipped_first = [*folder.glob("*monitor.csv.gz"), *folder.glob("*monitor.csv")]
+        if zipped_first:
+            return sorted({p.name.removesuffix(".gz"): p for p in zipped_first}.values())
+    if not (path / ARGS).is_file():
         raise BadInput(f"{path} holds no monitor files (monitor.csv or *.monitor.csv)")
-    return paths
-
-
-def _monitor_paths(folder: pathlib.Path) -> list[pathlib.Path]:
-    zipped_first = [*folder.glob("*monitor.csv.gz"), *folder.glob("*monitor.csv")]
-    return sorted({path.name.removesuffix(".gz"): path for path in zipped_first}.values())
+    return []
 
 
 def read_run(path: pathlib.Path) -> Run:
-    """Read a run; BadInput where its files are of several runs."""
+    """Read a run; BadInput where its files are of several runs or its record is damaged."""
     files, words = [], []
     for file_path in monitor_paths(path):
         try:
@@ -120,85 +112,61 @@ def read_run(path: pathlib.Path) -> Run:
             words.append(f"{error}: left out")
         else:
             words += [f"{file_path}: {word}" for word in files[-1].words]
-    if len(files) > 1 and any(file.steps is not None for file in files):
+    has_steps = any(file.has_steps for file in files)
+    if len(files) > 1 and has_steps:
         raise BadInput(f"{path} holds monitor files of several runs: name one of them")
     env_ids = sorted({file.env_id for file in files if file.env_id})
     if len(env_ids) > 1:
         raise BadInput(f"{path} has games of several environments: {', '.join(env_ids)}")
     games = merge(files) if files else Games(*np.zeros((3, 0)))
     env_id = env_ids[0] if env_ids else ""
-    # Registered without sticky actions; others may be made with any.
+    # These ids have no sticky actions; other environments may be made with any.
     sticky = 0.0 if env_id.endswith("NoFrameskip-v4") else None
-    others = Run(path, env_id, games, None, 1, sticky, {}, words)
     folder = run_folder(path)
     if folder is None:
-        return others
-    try:
-        record = read_record(folder)
-    except BadInput as error:
-        return others._replace(words=[*words, f"{error}: taken for a run of others"])
-    if files and files[0].steps is None:
-        games, more = _with_counts(folder, record, games, is_whole=not path.is_file())
-        words += more
-    said = record.environment.get("sticky_actions")
-    is_vector = record.environment.get("kind", record.settings.get("network")) in ("vector", "mlp")
-    return others._replace(
-        env_id=one_line(record.settings["env_id"], 100),
-        games=games,
-        steps_per_l=1.0,  # decisions
-        frames_per_step=1 if is_vector else FRAME_SKIP,  # vectors have no frame skip
-        sticky_actions=said if isinstance(said, float | int) else sticky,
-        settings=record.settings,
-        words=words,
+        return Run(path, env_id, games, None, 1, sticky, {}, words)
+    settings, environment, _ = read_record(folder)
+    if len(games.scores) and not has_steps:
+        words.append(f"{path} does not say at which steps its games ended: l is added up from 0")
+    recorded = environment.get("sticky_actions")
+    is_vector = environment.get("kind", settings.get("network")) in ("vector", "mlp")
+    return Run(
+        path,
+        one_line(settings["env_id"], 100),
+        games,
+        1.0,  # l counts decisions
+        1 if is_vector else FRAME_SKIP,
+        recorded if isinstance(recorded, float | int) else sticky,
+        settings,
+        words,
     )
 
 
-def _with_counts(
-    folder: pathlib.Path, record: Record, games: Games, is_whole: bool
-) -> tuple[Games, list[str]]:
-    """The games of an older run with steps as its other files have counted them."""
-    if record.settings.get("load_ckpt") is not None:
-        log = read_text(folder / LOG) if (folder / LOG).is_file() else ""
-        found = re.search(r"^restored .* at (\d[\d,]{,20}) steps$", log, re.MULTILINE)
-        n_before = int(found[1].replace(",", "")) if found else 0
-        at = f"step {n_before:,}" if found else f"a step that its {LOG} does not say, taken for 0"
-        word = f"{folder} went on from a checkpoint at {at}; its games and hours count from there"
-        return games._replace(steps=games.steps + n_before), [word]
-    try:
-        progress = read_progress(folder, ["rl/episodes", "misc/steps"]) if is_whole else None
-    except BadInput:
-        progress = None
-    if progress is None:
-        return games, []
-    return games._replace(steps=as_counted(games.steps, *progress.columns.values())), []
-
-
 def read_progress(folder: pathlib.Path, names: Sequence[str]) -> Progress | None:
-    """Columns of a run's progress.csv, plain or zipped; BadInput where it cannot be read."""
+    """Columns of a run's progress.csv, plain or zipped; None where it lacks one of them."""
     plain, zipped = folder / PROGRESS, folder / f"{PROGRESS}.gz"
     text = read_text(zipped if zipped.is_file() and not plain.is_file() else plain)
     return parse_progress(text, names)
 
 
 def parse_progress(text: str, names: Sequence[str]) -> Progress | None:
-    """Read columns of a progress.csv's text; None where it has not all of them."""
+    """Read columns of a progress.csv's text; None where it lacks one of them."""
     head, *lines = text.split("\n")
     columns = head.strip().split(",")
     if not set(names) <= set(columns):
         return None
     # After the last line's end there is nothing, or a row that was cut.
     words = ["its last line is cut off: left out"] if lines and lines.pop().strip() else []
-    rows = [row for line in lines if (row := _parse_row(line, len(columns)))]
+    rows = [row for line in lines if len(row := _numbers_in(line)) == len(columns)]
     if n_bad := len(lines) - len(rows):
-        words.append(f"{n_bad} of its lines are no rows: left out")
+        words.append(f"left out lines that are no rows: {n_bad}")
     table = np.array(rows, dtype=float).reshape(-1, len(columns))
     return Progress({name: table[:, columns.index(name)] for name in names}, words)
 
 
-def _parse_row(line: str, n_cells: int) -> list[float] | None:
-    """A row's numbers; None where it has others than so many."""
+def _numbers_in(line: str) -> list[float]:
+    """A row's numbers; none where a cell is no number."""
     try:
-        row = [float(cell) for cell in line.split(",")]
+        return [float(cell) for cell in line.split(",")]
     except ValueError:
-        return None
-    return row if len(row) == n_cells else None
+        return []

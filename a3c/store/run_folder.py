@@ -1,17 +1,17 @@
-"""The run folder: claimed so that no two runs ever share one, and held while a run is under way.
+"""The run folder: claimed so that no two runs share one, and held while a run is under way.
 
-A figure can be trusted when the folder it came from says what ran. So everything that is needed to
-run it again is written into it before training starts:
+It holds what ran and what came of it. Everything that is needed to run it again is written before
+training starts:
 
-    args.json         every parameter, where it came from, and what was found of the environment
-    command.txt       the command, to be pasted
-    git.txt           revision and uncommitted difference of the code
-    versions.txt      the code's digest, Python, packages, machine
+    args.json         every parameter, where its value came from, and what the environment is like
+    command.txt       the command, ready to be pasted into a shell
+    git.txt           revision and uncommitted changes of the code
+    versions.txt      a digest of the code; Python, packages, machine
     lock              held by the process that trains in the folder
-    monitor.csv       each finished game, progress.csv: figures, evaluations.csv, log.txt, and
-                      TensorBoard's events (see logs.py)
-    checkpoints/      and in it best/ (see checkpoint.py)
-    failure/          what a worker that failed leaves
+    monitor.csv       every finished game; beside it progress.csv with figures, evaluations.csv,
+                      log.txt and TensorBoard's events (see logs.py)
+    checkpoints/      and best/ in it (see checkpoint.py)
+    failure/          what a worker that failed left behind
 """
 
 import contextlib
@@ -39,12 +39,11 @@ EVALUATIONS = "evaluations.csv"
 LOG = "log.txt"
 LOCK = "lock"
 
-# Ours has some thousand bytes; nobody's should fill the memory.
-MAX_ARGS_BYTES = 2**24
+MAX_ARGS_BYTES = 2**24  # ours has a few thousand; no file should fill the memory
 
 
 class RunFolder:
-    """A run's folder, which this process alone writes to until it is closed or ends.
+    """A run's folder, to which only this process writes until it closes it or ends.
 
     However it ends, the system releases the lock. The lock's file stays: if it were removed, two
     processes could hold a lock each.
@@ -53,25 +52,28 @@ class RunFolder:
     def __init__(self, path: pathlib.Path, lock: TextIO) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
-        self.best = self.checkpoints / "best"  # those that evaluated best
+        self.best = self.checkpoints / "best"  # the best of the evaluated ones
         self._lock = lock
+        self._place = os.open(path, os.O_RDONLY)  # while it is open, no other folder has its number
 
     def __str__(self) -> str:
         return str(self.path)
 
     def is_ours(self) -> bool:
-        """Whether no other run has its folder where this one's was: it may be moved, or removed.
+        """Whether the path still leads to this run's folder, or to none.
 
-        Files that are open stay this run's wherever they are; nothing may be opened by its path
-        any more once the path is another run's.
+        While a run is under way, its folder may be moved, and another one be put in its place.
+        Open files stay this run's, but then it must not open others by their paths.
         """
         try:
+            if not os.path.samestat(os.stat(self.path), os.fstat(self._place)):
+                return False
             return os.path.samestat(os.stat(self.path / LOCK), os.fstat(self._lock.fileno()))
-        except OSError:  # gone, or closed to us: then nobody else is there
+        except OSError:  # the folder or its lock is gone: no other run can be there
             return True
 
     def say(self, *lines: str) -> None:
-        """Print lines and add them to log.txt, before anything slow opens that for long."""
+        """Print lines and add them to log.txt, before logs.py opens it for long."""
         with appending.survive_loss_of(sys.stdout):
             print(*lines, sep="\n", flush=True)
         log = appending.Appender(self.path / LOG)
@@ -82,16 +84,16 @@ class RunFolder:
         """Write a checkpoint of this run; OSError where that fails."""
         if not self.is_ours():
             raise OSError(f"another run has its folder where {self} was")
-        # Not its parents: that the whole folder is gone is for the user to learn.
+        # Not its parents: if the whole folder is gone, saving must fail so that the user learns it.
         saved.path.parent.mkdir(exist_ok=True)
         checkpoint.write(saved)
 
     def leave_failure(self, traceback: str, arrays: Mapping[str, np.ndarray]) -> str:
-        """Write what a worker that failed leaves behind; returns where to look, or why it is not there.
+        """Write down how a worker failed; returns where to look, or why nothing is there.
 
-        failure/traceback.txt says where it happened. failure/rollout.npz holds what the update
-        would have been made of: the rollout, as far as it was collected (n_steps_collected), and
-        under weights/ the worker's own weights; plain arrays, for numpy.load.
+        failure/traceback.txt says where it failed. failure/rollout.npz holds what the update would
+        have used, as plain arrays: the rollout as far as it was collected (n_steps_collected), and
+        under weights/ the worker's own weights.
         """
         place = self.path / "failure"
         if not self.is_ours():
@@ -107,7 +109,9 @@ class RunFolder:
 
     def close(self) -> None:
         """Release the lock."""
-        self._lock.close()
+        if not self._lock.closed:
+            self._lock.close()
+            os.close(self._place)
 
 
 class RunArgs(NamedTuple):
@@ -116,7 +120,7 @@ class RunArgs(NamedTuple):
     params: Params
     sources: dict[str, str]
     environment: dict[str, Any]
-    # Each time that the run went on: from where, by which command and code, on which CPU.
+    # For each time that the run was resumed: from where, by which command and code, on which CPU.
     resumed: Sequence[Any] = ()
 
 
@@ -128,9 +132,8 @@ def create(
 ) -> RunFolder:
     """Make, fill and lock the folder of a new run.
 
-    `argv` are train.py's arguments, `environment` whatever is worth keeping that only the
-    environment itself could tell. A folder that is taken, or cannot be written, is BadInput, and
-    nothing is left behind.
+    `argv` are train.py's arguments, `environment` what only the environment itself could tell.
+    If the folder is taken or cannot be written, it raises BadInput and leaves nothing behind.
     """
     revision = provenance.short_revision(code)
     args = to_json(parsed) | {"environment": dict(environment or {})}
@@ -143,17 +146,22 @@ def create(
     }
     stem, is_chosen = name_of(parsed.params, revision)
     path, number = pathlib.Path(stem), 1
-    while why := _taken(path) or _fill(path, texts):
+    while True:
+        why = _taken(path)
+        if why is None:
+            try:
+                return RunFolder(path, _claim(path, texts))
+            except FileExistsError:
+                why = f"{path} has just been taken by another run"
         if is_chosen or not os.path.lexists(path):
             raise BadInput(why)
-        # A name that the user did not choose is ours to change.
+        # The user did not choose this name, so it may be changed.
         number += 1
         path = pathlib.Path(f"{stem}_{number}")
-    return RunFolder(path, _lock(path))
 
 
 def name_of(params: Params, revision: str) -> tuple[str, bool]:
-    """Where a new run's folder is to be, and whether the user chose that."""
+    """The path of a new run's folder, and whether the user chose it."""
     if params.log_dir is not None:
         return params.log_dir, True
     if params.run_name is not None:
@@ -163,32 +171,31 @@ def name_of(params: Params, revision: str) -> tuple[str, bool]:
 
 
 def open_existing(path: pathlib.Path) -> RunFolder:
-    """Lock the folder of a run that is to go on."""
+    """Lock the folder of a run that is to be resumed."""
     if not os.path.isfile(path / ARGS):
         raise BadInput(f"{path} is no run folder: it has no {ARGS}")
-    lock = path / LOCK
-    if lock.is_symlink() or (lock.exists() and not lock.is_file()):
-        raise BadInput(f"{lock} is a link or a special file; a run writes through none")
-    if not lock.exists():
-        raise BadInput(
-            f"{path} cannot go on: it has no {LOCK} file: it was published, or killed while it was made"
-        )
     return RunFolder(path, _lock(path))
 
 
 def _lock(folder: pathlib.Path) -> TextIO:
     path = folder / LOCK
     try:
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open for long)
+        # Do not make a missing lock, follow a link or wait for a pipe.
+        file = open(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "w")  # noqa: SIM115
+    except FileNotFoundError:
+        raise BadInput(
+            f"{folder} cannot be resumed: it has no {LOCK} file, so it was published, or its run"
+            f" was killed before it began"
+        ) from None
     except OSError as error:
-        raise BadInput(f"cannot make {path}: {error.strerror}") from None
+        raise BadInput(f"cannot open {path}: {error.strerror}") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        if isinstance(error, BlockingIOError):
-            raise BadInput(f"{folder} is in use: a run is under way in it") from None
-        raise BadInput(f"cannot lock {path}: {error.strerror}") from None
+        in_use = f"{folder} is in use: a run is under way in it"
+        is_in_use = isinstance(error, BlockingIOError)
+        raise BadInput(in_use if is_in_use else f"cannot lock {path}: {error.strerror}") from None
     return file
 
 
@@ -198,7 +205,7 @@ def record_resumption(
     resumed: Mapping[str, Any],
     code: pathlib.Path = provenance.CODE,
 ) -> None:
-    """Write args.json anew, with one more note of how the run went on."""
+    """Write args.json anew, with one more note of how the run was resumed."""
     note = dict(resumed) | {
         "revision": provenance.short_revision(code),
         "code": provenance.digest_of(code),
@@ -217,39 +224,34 @@ def record_resumption(
 
 
 def read_args(folder: str | os.PathLike[str]) -> RunArgs:
-    """Read a run folder's args.json; BadInput where there is none or it is damaged."""
+    """Read a run folder's args.json; BadInput where this revision cannot read it."""
     path = pathlib.Path(folder) / ARGS
     try:
         if path.stat().st_size > MAX_ARGS_BYTES or not path.is_file():
             raise ValueError("it is no file of ours")
         content = json.loads(path.read_text(encoding="utf-8"))
         json.dumps(content, allow_nan=False)  # it may have to be written again
+        if not isinstance(content, dict) or not isinstance(content.get("environment"), dict):
+            raise ValueError("it does not describe the environment")
+        if not isinstance(resumed := content.get("resumed", []), list):
+            raise ValueError("its notes of resumptions are no list")
+        return RunArgs(*from_json(content), content["environment"], tuple(resumed))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is damaged: {error}") from None
-    environment = content.pop("environment", None) if isinstance(content, dict) else None
-    if not isinstance(environment, dict):
-        raise BadInput(f"{path} is damaged: it lacks what the environment is")
-    resumed = content.pop("resumed", [])
-    if not isinstance(resumed, list):
-        raise BadInput(f"{path} is damaged: what it says of resumptions is no list")
-    try:
-        return RunArgs(*from_json(content), environment, tuple(resumed))
     except BadInput as error:
-        raise BadInput(f"{path} is damaged: {error}") from None
+        raise BadInput(f"{path}: {error}") from None
 
 
 def _taken(folder: pathlib.Path) -> str | None:
-    """Why the folder cannot be a new run's, if so."""
+    """Why the folder cannot be a new run's; None if it can."""
     try:
         for outer in pathlib.Path(os.path.realpath(folder)).parents:
             if (outer / ARGS).exists() and (outer / "command.txt").exists():
                 return f"{folder} is inside {outer}, which holds another run"
         if not os.path.lexists(folder):
             return None
-        if not folder.is_dir():
-            return f"{folder} is in the way of the run folder: it is no folder"
         if (folder / ARGS).exists():
             return f"{folder} holds another run"
         if held := next(folder.iterdir(), None):
@@ -259,14 +261,17 @@ def _taken(folder: pathlib.Path) -> str | None:
     return None
 
 
-def _fill(folder: pathlib.Path, texts: Mapping[str, str]) -> str | None:
-    """Claim a folder; returns why it cannot be, if another run has just claimed it."""
+def _claim(folder: pathlib.Path, texts: Mapping[str, str]) -> TextIO:
+    """Make, fill and lock a folder, or leave nothing; FileExistsError: another run was faster."""
     made: list[pathlib.Path] = []
     try:
-        _make_folder(folder, made)
+        for path in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+            with contextlib.suppress(FileExistsError):  # another run makes the same parents
+                path.mkdir()
+                made.append(path)
         for name, text in texts.items():
-            # Exclusive creation, args.json first: of two runs that found the same folder empty,
-            # one gets it.
+            # Creation is exclusive, and args.json is first: of two runs that found the same folder
+            # empty, one gets it.
             with open(folder / name, "x", encoding="utf-8", errors="surrogateescape") as file:
                 made.append(folder / name)
                 file.write(text and text + "\n")
@@ -274,25 +279,11 @@ def _fill(folder: pathlib.Path, texts: Mapping[str, str]) -> str | None:
                 os.fsync(file.fileno())
         (folder / "checkpoints").mkdir()
         made.append(folder / "checkpoints")
+        return _lock(folder)
     except BaseException as error:
-        _unmake(made)
-        if isinstance(error, FileExistsError):
-            return f"{folder} has just been taken by another run"
-        if isinstance(error, OSError):
+        for path in reversed(made):
+            with contextlib.suppress(OSError):  # a parent that another run now uses
+                path.rmdir() if path.is_dir() else path.unlink()
+        if isinstance(error, OSError) and not isinstance(error, FileExistsError):
             raise BadInput(f"cannot make the run folder {folder}: {error.strerror}") from None
         raise
-    return None
-
-
-def _make_folder(folder: pathlib.Path, made: list[pathlib.Path]) -> None:
-    missing = [p for p in (folder, *folder.parents) if not p.exists()]
-    for path in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # another run makes the same parents
-            path.mkdir()
-            made.append(path)
-
-
-def _unmake(made: list[pathlib.Path]) -> None:
-    for path in reversed(made):
-        with contextlib.suppress(OSError):  # a parent that another run now uses
-            path.rmdir() if path.is_dir() else path.unlink()

@@ -1,4 +1,4 @@
-"""Acting, learning and measuring against the oracle; and the debug log of what was learned from."""
+"""Acting, learning and measuring against the oracle, and what the debug log has of them."""
 
 import re
 
@@ -36,7 +36,7 @@ def float64(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("limit", [0.5, 40.0])
 def test_an_update_equals_the_same_in_float64(reduction: str, limit: float) -> None:
-    """Parity: returns, losses, gradients, clipping, RMSProp and the copy of three updates, all arrays."""
+    """Parity: returns, losses, gradients, clipping, RMSProp and copy of three updates, by the oracle, all arrays."""
     params = params_with(loss_reduction=reduction, entropy_bonus=0.3, max_grad_norm=limit)
     shared = make_shared(100, max_grad_norm=limit)
     local = make_local(shared, SEEN, params)
@@ -56,7 +56,7 @@ def test_an_update_equals_the_same_in_float64(reduction: str, limit: float) -> N
                 shared.mean_squares[name], ours.mean_squares[name], rtol=1e-5
             )
             moved = np.abs(ours.weights[name] - before[name]).max()
-            assert moved > 1e-4  # or the next line would say nothing
+            assert moved > 1e-4  # or the next line would prove nothing
             np.testing.assert_allclose(
                 shared.weights[name], ours.weights[name], rtol=1e-4, atol=2e-6
             )
@@ -64,7 +64,7 @@ def test_an_update_equals_the_same_in_float64(reduction: str, limit: float) -> N
 
 
 def test_acting_gives_outputs_and_values_of_the_local_weights() -> None:
-    """Parity: plain and compiled with XLA, against float64; then again after the local weights have changed."""
+    """Parity: plain and compiled with XLA, by the oracle, and again after the local weights have changed."""
     for no_xla in (True, False):
         local = make_local(make_shared(100), SEEN, params_with(no_xla=no_xla))
         x = random_rollout(5).observations[0]
@@ -78,15 +78,12 @@ def test_acting_gives_outputs_and_values_of_the_local_weights() -> None:
 
 
 def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
-    """Parity: every figure against float64, gradients and activations too; no weight and no statistic moves."""
+    """Parity: every figure, gradients and activations too, by the oracle; no weight and no statistic moves."""
     params = params_with(entropy_bonus=0.3, detailed_logs=True)
     shared = make_shared(100)
     local = make_local(shared, SEEN, params)
-    everything = [
-        *(shared.weights.values()),
-        *(shared.mean_squares.values()),
-        *(local.weights.values()),
-    ]
+    parts = (shared.weights, shared.mean_squares, local.weights)
+    everything = [variable for part in parts for variable in part.values()]
     before = [v.numpy() for v in everything]
     rollout = random_rollout(7)
     scalars, gradients, activations = local.measure(rollout)
@@ -96,7 +93,7 @@ def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
     w, h = float64(shared.weights), oracle_replay.hyperparameters(params)
     expected = oracle.gradients("mlp", w, oracle.Rollout(*rollout), h)
     norms = {
-        part: np.sqrt(sum((g**2).sum() for name, g in expected.items() if name.startswith(part)))
+        part: oracle.global_norm({n: g for n, g in expected.items() if n.startswith(part)})
         for part in ("policy", "value", "")
     }
     targets = oracle.targets("mlp", w, oracle.Rollout(*rollout), 0.9)
@@ -121,19 +118,19 @@ def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
         np.testing.assert_allclose(scalars[name], figure, rtol=1e-4, err_msg=name)
     for name in SHAPES:
         np.testing.assert_allclose(gradients[name], expected[name], rtol=1e-3, atol=1e-6)
-    # Of the observations that were learned from, and not of those that bootstrap.
+    # The activations are of the observations to learn from, without those of the bootstrap.
     assert set(activations) == {"policy_dense1", "policy_dense2", "value_dense1", "value_dense2"}
     for name, layer in activations.items():
         np.testing.assert_allclose(layer, seen[name], rtol=1e-4, atol=1e-6)
 
 
 def test_measuring_an_image_network_adds_up_the_parts() -> None:
-    """Analytic: policy and value gradients share the hidden layers, so the norm is of their sum, not theirs added."""
+    """Analytic: policy and value share hidden layers, so the norm is that of the sum of both gradients."""
     params = params_with(network="small", steps_per_update=1, detailed_logs=True)
     rollout = random_rollout(8, 1, 1, images=True, ends=False)
     local = make_local(make_shared(100, shapes=IMAGE_SHAPES), rollout.observations, params)
     scalars, gradients, activations = local.measure(rollout)
-    norm = np.sqrt(sum((g.astype(float) ** 2).sum() for g in gradients.values()))
+    norm = oracle.global_norm({name: g.astype(float) for name, g in gradients.items()})
     np.testing.assert_allclose(scalars["loss/grads_norm_combined"], norm, rtol=1e-4)
     np.testing.assert_allclose(act_and_learn(local, rollout, 0.01), norm, rtol=1e-4)
     assert list(activations) == ["conv1", "conv2", "dense"]
@@ -142,8 +139,8 @@ def test_measuring_an_image_network_adds_up_the_parts() -> None:
 def moved_by(
     rollout: Rollout, params: Params, anew: bool = False, n_envs: int | None = None
 ) -> dict[str, np.ndarray]:
-    """By how much one update moves each weight of `small`, learned by a network for so many
-    environments; `anew` without what acting has computed.
+    """How far one update moves each weight of `small`: `anew` without what acting has computed, and in a
+    network for n_envs environments.
     """
     shared = make_shared(100, shapes=IMAGE_SHAPES, rmsprop_epsilon=0.1)
     start = numpy_weights(shared.weights)
@@ -163,7 +160,7 @@ def assert_moved_alike(ours: dict[str, np.ndarray], expected: dict[str, np.ndarr
 
 
 def test_learning_from_some_images_is_learning_from_so_many() -> None:
-    """Parity: two of three environments, in the function that takes any number, and in the one made for two."""
+    """Parity: two of three environments in the function for any number, and in the one for two."""
     params = params_with(network="small", steps_per_update=1)
     rollout = random_rollout(9, 1, 3, images=True, ends=False)
     some = Rollout(*(part[:, [0, 2]] for part in rollout))
@@ -174,8 +171,8 @@ def test_learning_from_some_images_is_learning_from_so_many() -> None:
     ("n_steps", "n_envs", "is_product"), [(3, 1, True), (4, 2, True), (3, 3, False)]
 )
 def test_few_rows_are_not_multiplied_out(n_steps: int, n_envs: int, is_product: bool) -> None:
-    """Parity: three rows, eight or nine move the weights as learning that has the whole gradient does; where
-    they are few, nothing of the dense kernel's shape is needed on the way.
+    """Parity: three, eight or nine rows move the weights as learning with the whole gradient does. With few rows, no
+    product of the dense kernel's shape is used.
     """
     params = params_with(network="small", steps_per_update=n_steps)
     rollout = random_rollout(9, n_steps, n_envs, images=True, ends=False)
@@ -191,9 +188,7 @@ def test_few_rows_are_not_multiplied_out(n_steps: int, n_envs: int, is_product: 
 
 @pytest.mark.parametrize("options", [{"no_xla": False}, {}, {"no_xla": False, "debug": True}])
 def test_acting_alone_is_compiled_unless_told_or_debugging(options: dict[str, bool]) -> None:
-    """Analytic: as TensorFlow notes it in each function. Compiled or not, results are the same but
-    for rounding, so nothing else would tell.
-    """
+    """Analytic: by TensorFlow's attribute of each function, because the results hardly differ."""
     learner = Learner(make_shared(100), params_with(**options), SEEN)
     for name in ("act", "evaluate_last", "learn", "learn_anew", "measure"):
         is_compiled = getattr(learner, name).function_def.attr["_XlaMustCompile"].b
@@ -202,7 +197,7 @@ def test_acting_alone_is_compiled_unless_told_or_debugging(options: dict[str, bo
 
 
 def test_learning_goes_forward_for_the_last_observations_alone() -> None:
-    """Analytic: of two convolutions, learning computes two, and learning anew those of the rollout, too."""
+    """Analytic: learning computes the two convolutions once, and learning anew also for the rollout."""
     params = params_with(network="small")
     learner = Learner(make_shared(100, shapes=IMAGE_SHAPES), params, IMAGES)
     n_convolutions = [
@@ -213,7 +208,7 @@ def test_learning_goes_forward_for_the_last_observations_alone() -> None:
 
 
 def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> None:
-    """Analytic: the other's copy, and what it acts on, stay until its own update; then it holds both."""
+    """Analytic: the other's copy, and what it computes, stay until its own update, and then include both."""
     shared = make_shared(100)
     one, other = (make_local(shared, SEEN) for _ in range(2))
     x = random_rollout(1).observations[0]
@@ -247,7 +242,7 @@ def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> 
 
 
 def dumped(text: str) -> list[tuple[int, str, str, np.ndarray]]:
-    """Update, purpose, name and array of each line, read independently of a3c.agent.debug_dump."""
+    """Update, purpose, name and array of each line, read without a3c.agent.debug_dump."""
     found = []
     for line in text.splitlines():
         match = re.fullmatch(
@@ -264,7 +259,7 @@ def dumped(text: str) -> list[tuple[int, str, str, np.ndarray]]:
 
 
 def test_debug_dumps_all_that_the_network_was_fed(capfd: pytest.CaptureFixture[str]) -> None:
-    """Parity: every line in order, every number as it was, for two rollouts with a truncation in the second."""
+    """Parity: every line and every number of two rollouts, with a truncation in the second."""
     envs = NumberedEnvs(4, 1, terminations={(1, 0)}, truncations={(3, 0)})
     crew = crew_of_one(6, envs, params_with(debug=True))
     calls = record(crew.locals[0])
@@ -275,7 +270,7 @@ def test_debug_dumps_all_that_the_network_was_fed(capfd: pytest.CaptureFixture[s
 
     expected: list[tuple[int, str, str, np.ndarray | None]] = []
     n_updates = 0
-    for name, arguments, _ in calls:
+    for name, arguments, *_ in calls:
         if name in ("act", "evaluate_last"):
             purpose = {"act": "act", "evaluate_last": "last"}[name]
             expected.append((n_updates, purpose, "observations", arguments[0]))
@@ -292,8 +287,7 @@ def test_debug_dumps_all_that_the_network_was_fed(capfd: pytest.CaptureFixture[s
             np.testing.assert_array_equal(ours, theirs)
             assert ours.dtype == theirs.dtype
 
-    # Returns, values and advantages of the first rollout: values as acting saw them, the rest by
-    # hand.
+    # Values of the first rollout are those of acting; returns and advantages are by hand.
     first = {
         name: array for update, purpose, name, array in lines if (update, purpose) == (0, "train")
     }

@@ -1,68 +1,33 @@
-"""Returns and losses against sums by hand, against plain NumPy, and at the edges of float32."""
+"""Returns and losses: closed forms, the oracle, and the edges of float32.
+
+tests/properties_test.py has returns of any rollout.
+"""
+
+import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from a3c.agent import losses, policy
+from tests.tools import oracle
 
 
-def returns_of(
-    rewards: object, continues: object, bootstrap: object, discount: float
-) -> np.ndarray:
-    tensors = (tf.constant(x, tf.float32) for x in (rewards, continues, bootstrap))
-    return losses.n_step_returns(*tensors, discount).numpy()
-
-
-def numpy_returns(
-    rewards: np.ndarray, continues: np.ndarray, bootstrap: np.ndarray, discount: float
-) -> np.ndarray:
-    """Forward and from the definition, unlike the module: the sum of what follows each step, discounted."""
-    returns = np.zeros(rewards.shape)
-    for t, k in np.ndindex(*rewards.shape):
-        weight = 1.0
-        for s in range(t, len(rewards)):
-            returns[t, k] += weight * rewards[s, k]
-            weight *= discount * continues[s, k]
-        returns[t, k] += weight * bootstrap[k]
-    return returns
+def returns_of_three_steps(continues: list[int]) -> np.ndarray:
+    """Rewards 1, 2, 3 and then a value of 8, at γ = ½."""
+    columns = (tf.constant(x, tf.float32) for x in ([[1], [2], [3]], np.c_[continues], [8]))
+    return losses.n_step_returns(*columns, 0.5).numpy()[:, 0]
 
 
 def test_returns_are_discounted_sums_with_a_bootstrap() -> None:
-    """Analytic: 1, 2, 3 and then a value of 8, at γ = ½."""
-    returns = returns_of([[1], [2], [3]], [[1], [1], [1]], [8], 0.5)
-    np.testing.assert_array_equal(
-        returns, [[1 + 0.5 * 2 + 0.25 * 3 + 0.125 * 8], [2 + 1.5 + 2], [3 + 4]]
-    )
+    """Analytic: without an end."""
+    expected = [1 + 0.5 * 2 + 0.25 * 3 + 0.125 * 8, 2 + 1.5 + 2, 3 + 4]
+    np.testing.assert_array_equal(returns_of_three_steps([1, 1, 1]), expected)
 
 
 def test_an_episode_that_ends_mid_rollout_cuts_the_sum() -> None:
-    """Analytic: the docstring's example: nothing after the end flows back over it."""
-    returns = returns_of([[1], [2], [3]], [[1], [0], [1]], [8], 0.5)
-    np.testing.assert_array_equal(returns, [[2], [2], [7]])
-
-
-@settings(max_examples=settings.default.max_examples // 2)
-@given(st.data())
-def test_returns_equal_the_definition(data: st.DataObject) -> None:
-    """Parity: any T, K, γ and ends of episodes, against the double loop in float64."""
-    n_steps, n_envs = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 3))
-    floats = st.floats(-100, 100, width=32)
-    rewards, continues = (
-        np.array(data.draw(st.lists(values, min_size=n_steps * n_envs, max_size=n_steps * n_envs)))
-        for values in (floats, st.sampled_from([0.0, 1.0]))
-    )
-    rewards, continues = rewards.reshape(n_steps, n_envs), continues.reshape(n_steps, n_envs)
-    bootstrap = np.array(data.draw(st.lists(floats, min_size=n_envs, max_size=n_envs)))
-    discount = data.draw(st.floats(0, 1))
-    np.testing.assert_allclose(
-        returns_of(rewards, continues, bootstrap, discount),
-        numpy_returns(rewards, continues, bootstrap, discount),
-        rtol=1e-4,
-        atol=1e-3,
-    )
+    """Analytic: the docstring's example, where nothing after the end counts for what was before it."""
+    np.testing.assert_array_equal(returns_of_three_steps([1, 0, 1]), [2, 2, 7])
 
 
 N_STEPS, N_ENVS, N_ACTIONS = 4, 3, 5
@@ -87,33 +52,10 @@ def losses_of(
     )
 
 
-def numpy_losses(
-    logits: np.ndarray,
-    values: np.ndarray,
-    actions: np.ndarray,
-    returns: np.ndarray,
-    entropy_bonus: float,
-    value_loss_coef: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Policy loss, value loss and entropy of each step and environment, in float64."""
-    logits = logits.astype(np.float64)
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    log_p = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    p = np.exp(log_p)
-    entropy = -np.where(p > 0, p * log_p, 0).sum(axis=-1)
-    advantages = returns.astype(np.float64) - values
-    taken = np.take_along_axis(log_p, actions[..., None], axis=-1)[..., 0]
-    return (
-        -taken * advantages - entropy_bonus * entropy,
-        value_loss_coef * 0.5 * advantages**2,
-        entropy,
-    )
-
-
 @pytest.mark.parametrize("scale", [0.01, 1, 30, 1000])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_losses_equal_plain_numpy(scale: float, reduction: str) -> None:
-    """Parity: every loss against float64, for logits up to ±1000, where gradients are finite too."""
+    """Parity: every loss, by the oracle, for logits up to ±1000, where gradients are finite too."""
     inputs = example(scale)
     logits = tf.constant(inputs[0])
     with tf.GradientTape() as tape:
@@ -122,19 +64,27 @@ def test_losses_equal_plain_numpy(scale: float, reduction: str) -> None:
             logits, *inputs[1:], entropy_bonus=0.3, value_loss_coef=0.7, loss_reduction=reduction
         )
     assert np.isfinite(tape.gradient(result.combined, logits)).all()
-    of_policy, value, entropy = numpy_losses(*inputs, 0.3, 0.7)
-    reduce = {"mean": np.mean, "sum": np.sum}[reduction]
-    np.testing.assert_allclose(result.policy, reduce(of_policy), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(result.value, reduce(value), rtol=1e-5)
-    np.testing.assert_allclose(
-        result.combined, reduce(of_policy) + reduce(value), rtol=1e-4, atol=1e-5
+
+    _, values, actions, returns = inputs
+    empty = np.empty(0)
+    expected = oracle.losses(
+        inputs[0].reshape(-1, N_ACTIONS).astype(np.float64),
+        values.reshape(-1, 1).astype(np.float64),
+        oracle.Rollout(empty, actions, empty, empty),
+        oracle.Hyperparameters(0.9, 0.7, 0.3, reduction, math.inf, 0.99, 0.1),
+        oracle.Targets(returns.astype(np.float64), returns.astype(np.float64) - values),
     )
-    np.testing.assert_allclose(result.entropy, entropy.mean(), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(result.advantages, inputs[3] - inputs[1], rtol=1e-6)
+    of_policy = expected.policy - 0.3 * expected.entropy
+    entropy = expected.entropy / (N_STEPS * N_ENVS if reduction == "sum" else 1)
+    np.testing.assert_allclose(result.policy, of_policy, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result.value, 0.7 * expected.value, rtol=1e-5)
+    np.testing.assert_allclose(result.combined, expected.total, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result.entropy, entropy, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result.advantages, returns - values, rtol=1e-6)
 
 
 def test_the_entropy_bonus_pushes_towards_uniform() -> None:
-    """Analytic: with no advantage, the gradient of −β·H is β·π·(log π + H)."""
+    """Analytic: without an advantage, the gradient of −β·H is β·π·(log π + H)."""
     p = np.array([0.25, 0.75])
     logits = tf.constant(np.log(p)[None, None], tf.float32)
     zeros = tf.zeros((1, 1))
@@ -148,7 +98,8 @@ def test_the_entropy_bonus_pushes_towards_uniform() -> None:
 
 
 def test_no_gradient_crosses_from_policy_to_value_or_into_returns() -> None:
-    """Analytic: the policy loss is flat in the values, the value loss in the logits, both in the returns."""
+    """Analytic: the policy's loss does not depend on the values, the value's not on the logits, and neither on the
+    returns."""
     logits, values, actions, returns = (tf.constant(x) for x in example(1))
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([logits, values, returns])
@@ -156,7 +107,7 @@ def test_no_gradient_crosses_from_policy_to_value_or_into_returns() -> None:
     assert tape.gradient(result.policy, values) is None
     assert tape.gradient(result.value, logits) is None
     assert tape.gradient(result.combined, returns) is None
-    # Negative control: the gradients that there are to be are there.
+    # Negative control: the other gradients exist.
     assert np.abs(tape.gradient(result.policy, logits)).min() > 0
     assert np.abs(tape.gradient(result.value, values)).min() > 0
 

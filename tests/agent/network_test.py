@@ -1,4 +1,6 @@
-"""The networks against hand counts and plain NumPy; the initial weights against their distributions."""
+"""The networks against the oracle; the initial weights against their distributions."""
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ IMAGE = (84, 84, 4)
 def random_weights(
     name: str, observation_shape: tuple[int, ...], n_actions: int, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Weights that make every layer's output about as large as its input; biases are not zero."""
+    """Weights, biases too, that make every layer's output about as large as its input."""
     generator = np.random.default_rng(seed)
     weights = {}
     for key, shape in network.weight_shapes(name, observation_shape, n_actions).items():
@@ -26,35 +28,47 @@ def random_weights(
 def test_weights_have_the_shapes_of_the_published_networks(
     name: str, seen: tuple[int, ...]
 ) -> None:
-    """Parity: the oracle's, whose own test counts them by hand; in the order of the forward pass."""
+    """Parity: the oracle's, which its own test counts by hand, in the order of the forward pass."""
     assert list(network.weight_shapes(name, seen, 6).items()) == list(
         oracle.weight_shapes(name, seen, 6).items()
     )
 
 
+def assert_close(ours: tf.Tensor, expected: np.ndarray, name: str) -> None:
+    largest = np.abs(expected).max()
+    assert largest > 1e-4, name
+    expected = expected.reshape(ours.shape)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5 * largest, err_msg=name)
+
+
 def assert_computes_what_the_oracle_does(name: str, observations: np.ndarray) -> None:
-    """Logits, values and every hidden layer."""
+    """Logits, values, every hidden layer, and the gradient by each weight of Σ sin(logits) + Σ values²."""
     weights = random_weights(name, observations.shape[1:], 6)
-    predictions = network.forward(name, weights, tf.constant(observations))
-    expected = oracle.forward(
-        name, {n: w.astype(np.float64) for n, w in weights.items()}, observations
-    )
+    watched = {key: tf.constant(weight) for key, weight in weights.items()}
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        predictions = network.forward(name, watched, tf.constant(observations))
+        loss = tf.reduce_sum(tf.sin(predictions.logits)) + tf.reduce_sum(predictions.values**2)
     assert predictions.logits.shape == (len(observations), 6)
     assert predictions.values.shape == (len(observations),)
-    found = predictions.activations | {
-        "policy": predictions.logits,
-        "value": predictions.values[:, None],
-    }
-    for layer, x in found.items():
-        np.testing.assert_allclose(x, expected[layer].reshape(x.shape), rtol=1e-4, atol=1e-5)
+
+    in_float64 = {key: weight.astype(np.float64) for key, weight in weights.items()}
+    expected = oracle.forward(name, in_float64, observations)
+    heads = {"policy": predictions.logits, "value": predictions.values}
+    for layer, x in (predictions.activations | heads).items():
+        assert_close(x, expected[layer], layer)
     for layer in predictions.activations:
         assert 0.1 < (expected[layer] > 0).mean() < 0.9  # or a rectifier would not be tested
+    slopes = np.cos(expected["policy"]), 2 * expected["value"]
+    gradients = oracle.backward(name, in_float64, expected, *slopes)
+    for key, gradient in tape.gradient(loss, watched).items():
+        assert_close(gradient, gradients[key], key)
 
 
 @pytest.mark.parametrize("name", ["nature", "small"])
 def test_image_networks_compute_what_plain_numpy_computes(name: str) -> None:
-    """Parity: two images."""
-    images = np.random.default_rng(1).integers(0, 256, (2, *IMAGE), dtype=np.uint8)
+    """Parity: two images that are not square, so that height and width cannot change places."""
+    images = np.random.default_rng(1).integers(0, 256, (2, 84, 68, 4), dtype=np.uint8)
     assert_computes_what_the_oracle_does(name, images)
 
 
@@ -69,9 +83,7 @@ def test_mlp_computes_what_plain_numpy_computes() -> None:
 def test_a_uniform_scheme_fills_its_interval_evenly(
     name: str, shape: tuple[int, ...], scheme: str
 ) -> None:
-    """Analytic: glorot within ±√(6/(fan_in+fan_out)), biases 0; torch within ±1/√fan_in of the layer,
-    biases too; mean 0, variance limit²/3.
-    """
+    """Analytic: glorot within ±√(6/(fan_in+fan_out)), biases 0; torch within ±1/√fan_in, biases too."""
     shapes = network.weight_shapes(name, shape, 6)
     weights = network.initial_weights(shapes, scheme, np.random.default_rng(5))
     assert {key: w.shape for key, w in weights.items()} == shapes
@@ -101,9 +113,8 @@ def assert_uniform(values: np.ndarray, limit: float) -> None:
     )  # the variance of x² is 1/5 − 1/9
 
 
-@pytest.mark.parametrize(("name", "shape"), [("nature", IMAGE), ("small", IMAGE), ("mlp", (4,))])
-def test_orthogonal_is_orthonormal_times_its_gain(name: str, shape: tuple[int, ...]) -> None:
-    """Analytic: the shorter side's products are gain² · identity; gains √2, 0.01 and 1; biases 0."""
+def orthogonal(name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
+    """Each kernel of such a network as a matrix without its gain, with more rows than columns."""
     shapes = network.weight_shapes(name, shape, 6)
     if name == "nature":  # its one large layer takes seconds, and shows no more than small's
         shapes = {key: s for key, s in shapes.items() if not key.startswith("dense")}
@@ -116,24 +127,20 @@ def test_orthogonal_is_orthonormal_times_its_gain(name: str, shape: tuple[int, .
             continue
         gain = {"policy_kernel": 0.01, "value_kernel": 1.0}.get(key, np.sqrt(2))
         matrix = values.reshape(-1, values.shape[-1]).astype(np.float64) / gain
-        products = matrix.T @ matrix if matrix.shape[0] >= matrix.shape[1] else matrix @ matrix.T
-        np.testing.assert_allclose(products, np.eye(len(products)), atol=1e-5, err_msg=key)
+        yield key, matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
 
 
-@pytest.mark.parametrize(("name", "shape"), [("small", IMAGE), ("mlp", (4,))])
+@pytest.mark.parametrize(("name", "shape"), [("nature", IMAGE), ("small", IMAGE), ("mlp", (4,))])
 def test_orthogonal_is_gram_schmidt_on_normal_draws(name: str, shape: tuple[int, ...]) -> None:
-    """Parity: of each kernel's draws, a column for each column of its output (or row, where it has
-    fewer), the first two by hand: so a seed goes on giving the weights that it gave.
+    """Analytic: the columns of each kernel are orthonormal, times gains of √2, 0.01 and 1; biases are 0.
+
+    Parity: the first two columns are those of the draws, made orthonormal by hand. So a seed goes on
+    giving the same weights.
     """
-    shapes = network.weight_shapes(name, shape, 6)
-    weights = network.initial_weights(shapes, "orthogonal", np.random.default_rng(3))
-    generator = np.random.default_rng(3)
-    for key, values in weights.items():
-        if key.endswith("bias"):
-            continue
-        gain = {"policy_kernel": 0.01, "value_kernel": 1.0}.get(key, np.sqrt(2))
-        matrix = values.reshape(-1, values.shape[-1]) / gain
-        matrix = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    generator = np.random.default_rng(7)
+    for key, matrix in orthogonal(name, shape):
+        products = matrix.T @ matrix
+        np.testing.assert_allclose(products, np.eye(len(products)), atol=1e-5, err_msg=key)
         drawn = generator.standard_normal(matrix.shape)
         first = drawn[:, 0] / np.linalg.norm(drawn[:, 0])
         np.testing.assert_allclose(matrix[:, 0], first, atol=1e-6, err_msg=key)

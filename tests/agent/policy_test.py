@@ -18,7 +18,7 @@ def test_actions_are_drawn_from_the_softmax() -> None:
 
 
 def test_certain_logits_leave_no_choice() -> None:
-    """Analytic: at ±1000 the likelier action is always taken, and nothing overflows."""
+    """Analytic: at ±1000, the likeliest action is always drawn, and nothing overflows."""
     logits = np.array([[-1000, 1000, 0], [0, -1000, -1000], [-1000, -1000, 1000]], np.float32)
     generator = np.random.default_rng(2)
     with np.errstate(all="raise"):
@@ -27,7 +27,7 @@ def test_certain_logits_leave_no_choice() -> None:
 
 
 def test_the_same_generator_draws_the_same_actions() -> None:
-    """Golden: as many draws as there are logits, in their order, from the generator handed in."""
+    """Golden: one Gumbel draw for each logit, in order, from the given generator."""
     logits = np.random.default_rng(3).standard_normal((5, 4)).astype(np.float32)
     gumbel = np.random.default_rng(4).gumbel(size=(5, 4))
     np.testing.assert_array_equal(

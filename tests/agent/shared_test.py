@@ -1,4 +1,4 @@
-"""The gate, the counters and the shared update under many threads: nothing lost, nobody let in when shut."""
+"""The gate, the counters and the shared update with many threads."""
 
 import sys
 import threading
@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 120  # of a test that would otherwise hang; none comes near it
 
 @pytest.fixture(autouse=True)
 def threads_change_places_often() -> Iterator[None]:
-    """Let Python switch threads 5,000 times as often as usual, so that a missing lock is found out."""
+    """Let Python switch threads 5,000 times as often as usual, to find a missing lock."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -27,7 +27,7 @@ def threads_change_places_often() -> Iterator[None]:
 
 
 def run_threads(functions: list[Callable[[], object]]) -> None:
-    """Run them all at once, to their ends; an error in one is an error here."""
+    """Run them all at once to their end; raise the first error."""
     errors: list[BaseException] = []
     start = threading.Barrier(len(functions))
 
@@ -49,7 +49,7 @@ def run_threads(functions: list[Callable[[], object]]) -> None:
 
 
 def test_many_may_be_inside_the_gate_at_once() -> None:
-    """Analytic: eight threads meet inside, which none could if the gate let them in one by one."""
+    """Analytic: eight threads meet inside, which they could not if only one were let in."""
     gate, meeting = Gate(), threading.Barrier(8)
 
     def visit() -> None:
@@ -60,7 +60,7 @@ def test_many_may_be_inside_the_gate_at_once() -> None:
 
 
 def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
-    """Analytic: one inside leaves, then it is shut, then one who came meanwhile gets in: in that order."""
+    """Analytic: the one inside leaves, then the gate is shut, then a late one gets in."""
     gate, events = Gate(), []
     somebody_inside, somebody_late = threading.Event(), threading.Event()
 
@@ -76,7 +76,7 @@ def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
             events.append("shut")
 
     def latecomer() -> None:
-        wait_until(lambda: gate._is_shut)  # the shutter has come and waits
+        wait_until(lambda: gate._is_shut)  # the shutter waits
         somebody_late.set()
         with gate:
             events.append("late")
@@ -86,7 +86,7 @@ def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
 
 
 def test_an_error_inside_the_gate_leaves_it_usable() -> None:
-    """Analytic: after an error inside, and one while shut, it can be shut and passed again."""
+    """Analytic: after an error inside, and one while it is shut, it can be shut and passed again."""
     gate = Gate()
     with pytest.raises(ZeroDivisionError), gate:
         raise ZeroDivisionError
@@ -105,7 +105,7 @@ def test_an_error_inside_the_gate_leaves_it_usable() -> None:
 
 
 class SlowInt(int):
-    """A number that lets other threads run between its being read and its sum's being stored."""
+    """A number that lets other threads run between reading it and storing a sum of it."""
 
     def __add__(self, other: int) -> "SlowInt":
         time.sleep(0)
@@ -117,8 +117,7 @@ SLOW_COUNTS = Counts(*map(SlowInt, (0, 0, 0, 0)))
 
 @pytest.mark.parametrize("n_updates", [3, 57, 211, 500])
 def test_counts_are_exact_when_sixteen_threads_are_stopped(n_updates: int) -> None:
-    """Analytic: stopped at whatever moment, what is counted is what the threads did, to the last
-    one."""
+    """Analytic: the counts are exactly what the threads did, whenever they are stopped."""
     counters, stopped = Counters(10**9, SLOW_COUNTS), threading.Event()
     done = [Counts()] * 16
 
@@ -139,7 +138,7 @@ def test_counts_are_exact_when_sixteen_threads_are_stopped(n_updates: int) -> No
 
 
 def test_what_is_returned_is_what_was_counted() -> None:
-    """Analytic: every number of updates from 1 to 800 is returned once, to whichever thread."""
+    """Analytic: each number of updates from 1 to 800 is returned once, to one of the threads."""
     counters = Counters(10**9, SLOW_COUNTS)
     returned: list[list[int]] = [[] for _ in range(16)]
 
@@ -149,7 +148,7 @@ def test_what_is_returned_is_what_was_counted() -> None:
     run_threads([lambda mine=mine: count(mine) for mine in returned])
     assert sorted(sum(returned, [])) == list(range(1, 801))
     assert all(mine == sorted(mine) for mine in returned)
-    assert counters.read().games == SLOW_COUNTS.games  # unless one says that some ended
+    assert counters.read().games == 0
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_steps_are_reserved_up_to_one_rollout_past_the_end(wanted: int, n_rollou
 
 
 def test_steps_given_back_can_be_reserved_again() -> None:
-    """Analytic: of two rollouts of 5 that reach 10, one gives back 2: so one more is granted, and no more."""
+    """Analytic: two rollouts of 5 reach 10; one gives back 2, so one more is granted, and no more."""
     counters = Counters(10)
     assert [counters.reserve(5) for _ in range(3)] == [True, True, False]
     counters.give_back(2)
@@ -179,7 +178,7 @@ def test_steps_given_back_can_be_reserved_again() -> None:
 
 
 def test_restored_counts_go_on() -> None:
-    """Analytic: 95 of 100 steps are done already: one rollout of 10 more, and no lag from before."""
+    """Analytic: 95 of 100 steps are done, so there is one rollout of 10 more, without a lag."""
     counters = Counters(100, Counts(steps=95, updates=19, games=3, frames=400))
     assert counters.read() == Counts(95, 19, 3, 400)
     assert counters.reserve(10)
@@ -189,7 +188,7 @@ def test_restored_counts_go_on() -> None:
 
 
 def test_policy_lag_by_hand() -> None:
-    """Analytic: three updates from one copy lag 0, 1, 2; then one from a fresh copy; taken once each."""
+    """Analytic: three updates from one copy lag 0, 1, 2, one from a new copy 0; lags are taken once."""
     counters = Counters(100)
     for _ in range(3):
         counters.add_update(5, 20, n_updates_at_copy=0)
@@ -211,16 +210,16 @@ def shared_state(weights: dict[str, np.ndarray], **settings: float) -> SharedSta
     [((500, 1000), 25), ((64,), 12_500)],
 )
 def test_no_update_is_lost_under_eight_threads(shape: tuple[int, ...], n_updates: int) -> None:
-    """Analytic: with m held at 1 (α = 1, ε = 0), each update subtracts exactly its gradient: thread i's is i.
+    """Analytic: with m held at 1 (α = 1, ε = 0), each update of thread i subtracts exactly i, its gradient.
 
-    Two arrays at once, which must go together: what a thread has in its copy after its update is of one moment.
+    There are two arrays, and a thread's copies of both after its update must be of one moment.
     """
     n_threads = 8
     zeros = {name: np.zeros(shape, np.float32) for name in ("v", "w")}
     shared = shared_state(zeros, rmsprop_decay=1.0, rmsprop_epsilon=0.0)
-    n_torn = tf.Variable(0)  # entries of copies that are of another moment than the first
+    n_torn = tf.Variable(0)  # entries of copies that are not of the same moment as the first
 
-    # In one call, where no thread waits for Python.
+    # All updates of a thread in one call, which does not need the GIL.
     def updates(size: int) -> Callable[[], None]:
         local = {name: tf.Variable(array) for name, array in zeros.items()}
 
@@ -252,9 +251,7 @@ def example(size: float = 1.0) -> dict[str, np.ndarray]:
 
 
 def test_a_snapshot_gives_back_what_it_was_made_of() -> None:
-    """Analytic: all of it, to the bit, in copies that later updates leave alone; and what was read
-    while the gate was shut.
-    """
+    """Analytic: to the bit, in copies that later updates do not change, with what was read while the gate was shut."""
     counts = Counts(95, 19, 3, 400)
     shared = SharedState(example(), Params("x"), counts)
     apply = tf.function(shared.apply)
@@ -277,11 +274,11 @@ def test_a_snapshot_gives_back_what_it_was_made_of() -> None:
             np.testing.assert_array_equal(found[name], array)
             np.testing.assert_array_equal(restored[name], array)
     assert np.all(shared.weights["a"] != taken.weights["a"])
-    assert other.counters.read() == Counts()  # which it was made with
+    assert other.counters.read() == Counts()  # its own
 
 
 def test_without_statistics_they_stay_as_they_were() -> None:
-    """Analytic: as from a published agent."""
+    """Analytic: a published agent has none."""
     shared = shared_state(example(0.0), rmsprop_initial=0.25)
     shared.restore(Snapshot(Counts(), example(), {}))
     for name, value in example().items():
@@ -295,7 +292,7 @@ def test_without_statistics_they_stay_as_they_were() -> None:
     [({"a": None}, "a"), ({"c": np.zeros(2, np.float32)}, "c"), ({"b": np.zeros(5)}, "(?i)shape")],
 )
 def test_what_does_not_fit_is_refused(part: str, change: dict, said: str) -> None:
-    """Analytic: names and shapes of either part; what is wrong is named."""
+    """Analytic: names and shapes of either part; the error names what is wrong."""
     arrays = {"weights": example(0.0), "mean_squares": example(0.0)}
     changed = arrays[part] | change
     arrays[part] = {name: array for name, array in changed.items() if array is not None}

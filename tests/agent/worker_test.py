@@ -1,4 +1,4 @@
-"""Workers on environments with known answers: what is in a rollout, what is counted, and how it all ends."""
+"""Workers on environments with known answers: what a rollout holds, what is counted, and how a run ends."""
 
 import itertools
 import threading
@@ -39,7 +39,7 @@ from tests.tools.processes import wait_until
 
 
 def test_the_numbered_environments_say_where_they_are() -> None:
-    """Analytic: the toy itself: observations, rewards, ends, games and frames of four steps by hand."""
+    """Analytic: observations, rewards, ends, games and frames of four steps of the toy, by hand."""
     envs = NumberedEnvs(3, 2, terminations={(1, 0)}, truncations={(2, 1)})
     envs.reset(slot=2)
     np.testing.assert_array_equal(envs.observations[2] * 8, [[0, 0, 0], [1, 0, 0]])
@@ -60,7 +60,7 @@ def test_the_numbered_environments_say_where_they_are() -> None:
 
 
 def test_a_rollout_holds_what_was_seen_done_and_paid() -> None:
-    """Analytic: step t saw observations[t], acted on it, was paid for it; the next rollout goes on from there."""
+    """Analytic: step t saw observations[t], acted on it and got its reward; the next rollout goes on from there."""
     envs = NumberedEnvs(4, 2, terminations={(4, 1)})
     crew = crew_of_one(4 * 6, envs)
     calls = record(crew.locals[0])
@@ -72,7 +72,7 @@ def test_a_rollout_holds_what_was_seen_done_and_paid() -> None:
     np.testing.assert_array_equal(np.concatenate([r.observations[:-1] for r in rollouts]), seen)
     for before, after in itertools.pairwise(rollouts):
         np.testing.assert_array_equal(before.observations[-1], after.observations[0])
-    # Environment 0 plays on; environment 1 begins anew after step 4.
+    # Environment 0 plays on. Environment 1 begins a new episode after step 4.
     steps = np.arange(12)
     np.testing.assert_array_equal(seen[:, 0] * 8, np.stack([0 * steps, 0 * steps, steps], axis=1))
     episodes = np.where(steps < 5, 0, 1)
@@ -88,30 +88,22 @@ def test_a_rollout_holds_what_was_seen_done_and_paid() -> None:
     np.testing.assert_array_equal(continues[:, 0], np.ones(12))
     np.testing.assert_array_equal(continues[:, 1], steps != 4)
     assert [r.dtype for r in rollouts[0]] == [np.float32, np.int32, np.float32, np.float32]
-    # The game that ended at step 4, reported with the steps of the update that learned from it.
+    # The game that ended at step 4 is reported with the steps of the update that learned from it.
     assert crew.of_kind(Game) == [Game(0, 1, score=4, length=5, ended_at=0.0, step=12)]
     assert crew.shared.counters.read() == Counts(steps=24, updates=4, games=1, frames=envs.n_frames)
 
 
 def test_a_truncation_is_paid_the_value_it_hides_and_a_termination_is_not() -> None:
-    """Parity: γ·V(true last observation), not V(the next episode's first); both at once is a termination."""
+    """Parity: γ·V(true last observation), not V(the next episode's first). Both ends at once are a termination."""
     envs = NumberedEnvs(
         4, 3, terminations={(1, 0), (4, 0)}, truncations={(1, 1), (4, 0), (4, 2), (5, 1), (5, 2)}
     )
     crew = crew_of_one(2 * 9, envs)
     calls = record(crew.locals[0])
-    weights = [numpy_weights(crew.shared.weights)]
-    original = crew.locals[0].learn
-
-    def learn(*arguments: object) -> object:
-        result = original(*arguments)
-        weights.append(numpy_weights(crew.locals[0].weights))
-        return result
-
-    crew.locals[0].learn = learn
     crew.run()
 
     first, second = rollouts_of(calls)
+    weights = [call.weights for call in calls_of(calls, "learn")]
     added = [
         rollout.rewards - (3 * i + np.arange(3)[:, None] + rollout.actions / 10 + [0, 100, 200])
         for i, rollout in enumerate((first, second))
@@ -135,7 +127,7 @@ def test_a_truncation_is_paid_the_value_it_hides_and_a_termination_is_not() -> N
 
 
 def test_a_rollout_takes_one_call_more_than_it_has_steps() -> None:
-    """Analytic: act T times, learn once; one more only at a truncation, one more for each 100th rollout."""
+    """Analytic: act T times and learn once; one more call at a truncation, and one more for each 100th rollout."""
     envs = NumberedEnvs(4, 1, truncations={(4, 0)}, terminations={(7, 0)})
     crew = crew_of_one(102 * 3, envs, number=0)
     calls = record(crew.locals[0])
@@ -148,7 +140,7 @@ def test_a_rollout_takes_one_call_more_than_it_has_steps() -> None:
 
 
 def test_episode_value_mean_is_of_the_latest_finished_episode() -> None:
-    """Parity: the mean of the values that acting saw in it, at each step; NaN before the first end."""
+    """Parity: the mean of the values that acting gave in it; NaN before the first end."""
     means = []
     envs = NumberedEnvs(
         4,
@@ -173,47 +165,39 @@ def test_episode_value_mean_is_of_the_latest_finished_episode() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_an_update_leaves_out_what_broke(reduction: str) -> None:
-    """Parity: environment 1 of three breaks in the second of three rollouts: its update is, in float64,
-    that of the other two alone, steps included; `mean` divides by 6, not by 9.
+    """Parity: environment 1 of three breaks in the second of three rollouts. By the oracle, its update is that of the
+    other two alone, and `mean` divides by 6 instead of 9.
     """
     params = params_with(loss_reduction=reduction, max_grad_norm=1e9, rmsprop_epsilon=1.0)
     shared = make_shared(24, max_grad_norm=1e9, rmsprop_epsilon=1.0)
+    ours = oracle.Oracle(
+        "mlp",
+        numpy_weights(shared.weights),
+        numpy_weights(shared.mean_squares),
+        oracle_replay.hyperparameters(params),
+    )
     crew = Crew(shared, [NumberedEnvs(4, 3, faults={(4, 1)})], params)
     calls = record(crew.locals[0])
-    learn = crew.locals[0].learn
-    states: list[dict[str, np.ndarray]] = []  # before each update, and after it
-
-    def watched(*arguments: Any) -> Any:
-        states.append(numpy_weights(shared.weights) | {"m": numpy_weights(shared.mean_squares)})
-        result = learn(*arguments)
-        states.append(numpy_weights(shared.weights))
-        return result
-
-    crew.locals[0].learn = watched
     crew.run()
     assert not crew.of_kind(Failure)
     learned = calls_of(calls, "learn")
     assert [call.arguments[2] is None for call in learned] == [False, True, False]
-    rollout, rate, _ = learned[1].arguments
+    rollout = learned[1].arguments[0]
     acted = [call.arguments[0] for call in calls_of(calls, "act")]
     np.testing.assert_array_equal(rollout.observations[:3], np.array(acted[3:6])[:, [0, 2]])
     np.testing.assert_array_equal(rollout.observations[3], acted[6][[0, 2]])
     np.testing.assert_array_equal(rollout.rewards.astype(int), [[3, 203], [4, 204], [5, 205]])
     np.testing.assert_array_equal(rollout.continues, np.ones((3, 2)))
 
-    before, after = states[2:4]
-    ours = oracle.Oracle(
-        "mlp",
-        {name: before[name] for name in SHAPES},
-        before["m"],
-        oracle_replay.hyperparameters(params),
-    )
-    ours.update(oracle.Rollout(*rollout), rate)
-    for name in SHAPES:
-        expected = ours.weights[name] - before[name]
-        assert np.abs(expected).max() > 1e-4
-        np.testing.assert_allclose(after[name] - before[name], expected, rtol=1e-2, atol=2e-6)
-    # Then environment 1 is back, in its new episode.
+    for call, following in itertools.pairwise(learned):
+        before = dict(ours.weights)
+        ours.update(oracle.Rollout(*call.arguments[0]), call.arguments[1])
+        for name in SHAPES:
+            moved = following.weights[name] - call.weights[name]
+            expected = ours.weights[name] - before[name]
+            assert np.abs(expected).max() > 1e-4
+            np.testing.assert_allclose(moved, expected, rtol=1e-2, atol=2e-6)
+    # Environment 1 is back in the third rollout, in its new episode.
     *_, third = rollouts_of(calls)
     np.testing.assert_array_equal(third.observations[0] * 8, [[0, 0, 6], [1, 1, 1], [2, 0, 6]])
     assert crew.of_kind(EnvRestart) == [EnvRestart("fault at step 4")]
@@ -222,8 +206,8 @@ def test_an_update_leaves_out_what_broke(reduction: str) -> None:
 
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_a_rollout_of_which_nothing_is_left_is_thrown_away(n_envs: int) -> None:
-    """Analytic: every environment breaks in the first rollout and in the third: no update, no steps and no
-    measurement of these; the run still gets its steps.
+    """Analytic: every environment breaks in the first rollout and in the third. These give no update, no steps and no
+    measurement, and the run still gets its steps.
     """
     faults = {(0, 0), (2, n_envs - 1), (7, 0), (7, n_envs - 1)}
     envs = NumberedEnvs(4, n_envs, faults=faults)
@@ -250,7 +234,7 @@ def test_a_rollout_of_which_nothing_is_left_is_thrown_away(n_envs: int) -> None:
 
 
 def test_a_game_that_ended_before_the_fault_counts_once() -> None:
-    """Analytic: its rollout is thrown away, so it counts, with its row, at the next update."""
+    """Analytic: its rollout is thrown away, so it is counted and reported at the next update."""
     envs = NumberedEnvs(4, 1, terminations={(0, 0)}, faults={(1, 0)})
     crew = crew_of_one(6, envs)
     calls = record(crew.locals[0])
@@ -261,7 +245,7 @@ def test_a_game_that_ended_before_the_fault_counts_once() -> None:
 
 
 def test_an_abandoned_episode_is_in_no_mean() -> None:
-    """Parity: the values of the episode that broke at step 2 are forgotten; the next one ends at step 5."""
+    """Parity: the mean at step 5 does not include the values of the episode that broke at step 2."""
     envs = NumberedEnvs(4, 1, faults={(2, 0)}, terminations={(5, 0)})
     crew = crew_of_one(3, envs)
     calls = record(crew.locals[0])
@@ -276,11 +260,9 @@ def test_an_abandoned_episode_is_in_no_mean() -> None:
 
 
 def test_two_workers_count_exactly_and_apply_every_update_once() -> None:
-    """Analytic: 2 workers × 2 environments × 3 steps until 100: 9 rollouts of 6 reach 50, then all
-    has stopped.
+    """Analytic: 2 workers × 2 environments × 3 steps: 9 rollouts of 6 reach 50, and then both stop.
 
-    With m held at 1 (α = 1, ε = 0) an update subtracts its gradient; so the weights have moved by
-    the sum of all.
+    With m held at 1 (α = 1, ε = 0), an update subtracts its gradient, so the weights move by the sum of all.
     """
     ends = {(n, 0) for n in range(2, 100, 5)}
     envs = [NumberedEnvs(4, 2, terminations=ends) for _ in range(2)]
@@ -299,7 +281,7 @@ def test_two_workers_count_exactly_and_apply_every_update_once() -> None:
         return original(gradients, learning_rate, local)
 
     shared.apply = apply
-    params = params_with(initial_lr=1e-5)  # small, for the rewards are large
+    params = params_with(initial_lr=1e-5)  # small, because the rewards are large
     crew = Crew(shared, envs, params)
     calls = [record(local) for local in crew.locals]
     crew.run()
@@ -319,9 +301,9 @@ def test_two_workers_count_exactly_and_apply_every_update_once() -> None:
 
 
 class LetsOthersIn(NumberedEnvs):
-    """Lets other threads run where a worker asks for what it counts, between learning and the end.
+    """Lets other threads run between a worker's update and its counting.
 
-    Its next game has the number of the steps taken, so that a position tells how many they were.
+    The number of the next game is the number of steps so far, so that a position tells the steps.
     """
 
     def __getattribute__(self, name: str) -> Any:
@@ -331,8 +313,8 @@ class LetsOthersIn(NumberedEnvs):
 
 
 def test_a_snapshot_of_working_workers_is_of_one_moment() -> None:
-    """Analytic: an update that adds 1 to every weight and statistic leaves its number everywhere; steps
-    and the workers' positions are those of as many updates.
+    """Analytic: each update adds 1 to every weight and statistic, so all of them are the number of updates; steps and
+    the workers' positions belong to as many.
     """
     shared = make_shared(10**9, rmsprop_initial=0.0)
     everything = [*shared.weights.values(), *shared.mean_squares.values()]
@@ -372,7 +354,7 @@ def test_a_snapshot_of_working_workers_is_of_one_moment() -> None:
 
 
 def test_a_restored_run_counts_on() -> None:
-    """Analytic: from 88 of 100 steps, two rollouts of 6 are left."""
+    """Analytic: after 88 of 100 steps, two rollouts of 6 are left."""
     crew = Crew(make_shared(100, Counts(88, 20, 5, 1000)), [NumberedEnvs(4, 2)])
     crew.run()
     assert crew.shared.counters.read() == Counts(100, 22, 5, 1000 + crew.envs[0].n_frames)
@@ -380,10 +362,8 @@ def test_a_restored_run_counts_on() -> None:
 
 
 def test_policy_lag_counts_the_others_updates() -> None:
-    """Analytic: one worker does three updates while another is in its first rollout: lags 0, 0, 0
-    and then 3.
-
-    The other meanwhile acts on its own copy, which they do not move until it copies again.
+    """Analytic: one worker makes three updates while another is in its first rollout: lags 0, 0, 0 and 3. These updates
+    do not change the other's copy, on which it acts.
     """
     locals_seen = []
 
@@ -408,9 +388,7 @@ def test_policy_lag_counts_the_others_updates() -> None:
 
 
 def test_the_learning_rate_follows_the_steps_of_all_workers() -> None:
-    """Analytic: from 0.8 to 0 over 12 steps, in rollouts of 3; one worker's second two follow another's
-    first two.
-    """
+    """Analytic: from 0.8 to 0 over 12 steps, in rollouts of 3: two of one worker, then two of another."""
     params = params_with(initial_lr=0.8, lr_decay_to_zero_by_n_steps=12)
     crew = crew_in_turn(15, params)
     calls = [record(local) for local in crew.locals]
@@ -421,7 +399,7 @@ def test_the_learning_rate_follows_the_steps_of_all_workers() -> None:
     np.testing.assert_allclose(rates, [[0.8, 0.6], [0.4, 0.2]], rtol=1e-6)
 
 
-# Ends that nobody wished for
+# Failures and stops
 
 
 class Broken(Exception):
@@ -429,7 +407,7 @@ class Broken(Exception):
 
 
 def test_a_failing_environment_stops_everybody() -> None:
-    """Analytic: its worker reports what happened, nothing of its rollout is applied, the other worker ends."""
+    """Analytic: its worker reports the error, does not apply its rollout, and the other worker ends."""
 
     def break_at_4(n: int) -> None:
         if n == 4:
@@ -451,7 +429,7 @@ def test_a_failing_environment_stops_everybody() -> None:
 
 
 def test_a_failure_without_memory_for_its_arrays_is_reported_all_the_same() -> None:
-    """Analytic: or everybody would stop, and the run would pass as finished."""
+    """Analytic: without the report, the run would seem to have finished."""
     crew = crew_of_one(100, NumberedEnvs(4, 1, on_step=lambda n: 1 // 0))
 
     def no_memory() -> dict[str, np.ndarray]:
@@ -465,7 +443,7 @@ def test_a_failure_without_memory_for_its_arrays_is_reported_all_the_same() -> N
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_unapplied() -> None:
-    """Analytic: a reward of NaN in the second rollout: one update counted, the weights those after it."""
+    """Analytic: a reward of NaN in the second rollout. One update is counted, and the weights are those after it."""
     envs = NumberedEnvs(4, 1)
     step = envs.step
 
@@ -483,17 +461,14 @@ def test_a_gradient_that_is_not_finite_stops_the_run_unapplied() -> None:
     assert crew.shared.counters.read() == Counts(steps=3, updates=1, games=0, frames=16)
     expected = make_shared(300)
     act_and_learn(make_local(expected, envs.observations), rollouts_of(calls)[0], 0.01)
-    for ours, theirs in (
-        (crew.shared.weights, expected.weights),
-        (crew.shared.mean_squares, expected.mean_squares),
-    ):
-        assert_same_weights(ours, theirs)
+    assert_same_weights(crew.shared.weights, expected.weights)
+    assert_same_weights(crew.shared.mean_squares, expected.mean_squares)
     with crew.shared.gate.shut():
         pass  # nobody is left inside
 
 
 def test_a_stop_while_waiting_for_an_environment_is_no_failure() -> None:
-    """Analytic: the wait ends with Stopped, in a step or at the start; nothing of the rollout is applied."""
+    """Analytic: the wait ends with Stopped, in a step or at the start, and the rollout is not applied."""
 
     def stop(n: int) -> None:
         if n == 4:
@@ -514,9 +489,7 @@ def test_a_stop_while_waiting_for_an_environment_is_no_failure() -> None:
 def test_what_was_replaced_is_reported_however_the_worker_ends(
     error: type[Exception], n_steps: int
 ) -> None:
-    """Analytic: a process was replaced in the very call that then raised, or was stopped by another's
-    failure: the run's restarts are one fewer. Once, and not again when the worker has ended.
-    """
+    """Analytic: a process was replaced in the call that then raised or was stopped. It is reported once."""
 
     def replace_and_raise(n: int) -> None:
         if n == n_steps:
@@ -533,8 +506,8 @@ def test_what_was_replaced_is_reported_however_the_worker_ends(
 
 @pytest.mark.parametrize(("last_step", "n_updates"), [(1, 0), (3, 1), (4, 1), (5, 1)])
 def test_a_stop_during_a_rollout_applies_nothing_of_it(last_step: int, n_updates: int) -> None:
-    """Analytic: told to stop in the first rollout, or at whichever step of the second: as many updates as
-    rollouts that were whole, no failure, and nothing measured of the other.
+    """Analytic: told to stop in the first rollout, or at any step of the second. Only whole rollouts are measured and
+    applied, and there is no failure.
     """
     stop_at = [last_step]
     envs = NumberedEnvs(4, 1, on_step=lambda n: crew.stop.set() if n in stop_at else None)
@@ -550,7 +523,7 @@ def test_a_stop_during_a_rollout_applies_nothing_of_it(last_step: int, n_updates
 
 
 def test_a_worker_told_to_stop_while_the_gate_is_shut_applies_nothing() -> None:
-    """Analytic: what waits at the gate when the run is stopped is not let in for one more update."""
+    """Analytic: a worker that waits at the gate when the run is stopped makes no further update."""
     waiting = threading.Event()
     envs = NumberedEnvs(4, 1, on_step=lambda n: waiting.set() if n == 2 else None)
     crew = crew_of_one(300, envs)
@@ -562,6 +535,3 @@ def test_a_worker_told_to_stop_while_the_gate_is_shut_applies_nothing() -> None:
     thread.join(TIMEOUT_SECONDS)
     assert not thread.is_alive()
     assert crew.shared.counters.read() == Counts()
-
-
-# And it learns

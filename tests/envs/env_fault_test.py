@@ -14,14 +14,13 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from a3c.envs.pool import Fleet
+from a3c.envs.fleet import Fleet
 from benchmarks import machine
 from tests.tools import processes
 
 TRAIN = processes.ROOT / "train.py"
 N_ENVS = 4
 N_PROCESSES = Fleet(1, N_ENVS).n_processes
-TOLD = "what was under way there is abandoned, and not counted; a new process takes its place: "
 
 
 def rows(folder: pathlib.Path) -> list[dict[str, float]]:
@@ -32,10 +31,10 @@ def rows(folder: pathlib.Path) -> list[dict[str, float]]:
     return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(whole)]
 
 
-def env_pids(session: int) -> list[int]:
+def env_pids(session: int) -> set[int]:
     """The living environment processes of a run."""
     found = machine.environment_processes(session)
-    return sorted(process.pid for process in found if process.state != "Z")
+    return {process.pid for process in found if process.state != "Z"}
 
 
 @pytest.mark.slow
@@ -50,40 +49,36 @@ def test_a_run_survives_its_environments(tmp_path):
     ]
     with processes.dispositions():
         run = processes.start([TRAIN, *arguments], tmp_path)
-    folder = tmp_path / "run"
 
-    def wait_for(n_restarts: int) -> None:
+    def wait_for(n_restarts: int) -> set[int]:
         """Wait until the run has as many restarts, all processes, and some steps more since then."""
+        steps: list[float] = []
 
-        def n_steps_if_so() -> float:
+        def has_gone_on() -> bool:
             assert run.poll() is None, processes.outputs(tmp_path)
-            last = (rows(folder) or [{}])[-1]
-            is_so = last.get("misc/env_restarts", 0) >= n_restarts
-            return (
-                last.get("misc/steps", 0) if is_so and len(env_pids(run.pid)) == N_PROCESSES else 0
-            )
+            last = (rows(tmp_path / "run") or [{}])[-1]
+            is_whole = len(env_pids(run.pid)) == N_PROCESSES
+            if is_whole and last.get("misc/env_restarts", -1) >= n_restarts:
+                steps.append(last["misc/steps"])
+            return bool(steps) and steps[-1] > steps[0] + 200
 
-        processes.wait_until(n_steps_if_so, f"{n_restarts} restarts")
-        before = n_steps_if_so()
-        processes.wait_until(lambda: n_steps_if_so() > before + 200, "steps after that")
+        processes.wait_until(has_gone_on, f"{n_restarts} restarts, and steps after them")
+        return env_pids(run.pid)
 
     try:
-        wait_for(0)
+        first = wait_for(0)
         assert processes.open_ports(processes.members(run.pid)) == []
-        seen = set(env_pids(run.pid))
-        os.kill(min(seen), signal.SIGKILL)
-        wait_for(1)
-        new = set(env_pids(run.pid)) - seen
-        os.kill(max(seen & set(env_pids(run.pid))), signal.SIGSTOP)
+        os.kill(min(first), signal.SIGKILL)
+        second = wait_for(1)
+        os.kill(max(first & second), signal.SIGSTOP)
         wait_for(2)
-        os.kill(min(new), signal.SIGKILL)
+        os.kill(min(second - first), signal.SIGKILL)
         wait_for(3)
         run.terminate()
         assert run.wait(processes.DEADLINE_SECONDS) == 143
         processes.wait_until(lambda: not processes.members(run.pid), "all processes to end")
     finally:
         processes.end(run)
-
     check_what_is_left(tmp_path)
 
 
@@ -91,15 +86,13 @@ def check_what_is_left(outside: pathlib.Path) -> None:
     """The log, the figures and the games of the run agree."""
     outputs, folder = processes.outputs(outside), outside / "run"
     assert outputs["stderr"] == ""
-    told = re.findall(
-        rf"^{TOLD}worker 0, environments? \d(?: to \d)? (.*)$", outputs["stdout"], re.M
-    )
+    assert (folder / "log.txt").read_text() == outputs["stdout"]
+    told = re.findall(r"worker 0, environments? \d(?: to \d)? (.*)$", outputs["stdout"], re.M)
     # One that was only slow is replaced as well; three are sure.
     assert told.count("died (exit code -9)") == 2
     assert "has not answered for 3 s" in told
     last = rows(folder)[-1]
     assert last["misc/env_restarts"] == len(told)
-    assert (folder / "log.txt").read_text() == outputs["stdout"]
     # Each update is of 5 steps of all environments, or of those that are left where a process
     # broke; where that was the only one, there is no update.
     n_lost = 5 * N_ENVS * last["misc/updates"] - last["misc/steps"]

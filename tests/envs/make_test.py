@@ -17,16 +17,12 @@ from tests.tools.pools import TOY, opened
 ATARI = ["PongNoFrameskip-v4", "BreakoutNoFrameskip-v4", "ALE/Pong-v5"]
 
 
-def n_noops_of(env, toy):
-    """The number of no-ops of the next game's random start, as the toy sees it."""
-    env.reset()
-    return len(toy.actions) - 1 - 12  # less Max's and the stack's
-
-
 def noop_sequence(worker, env, seed=0, first_game=0, n_games=6, max_n_noops=30):
+    """The number of no-ops of each game's random start, as the toy sees it."""
     params = Params(TOY + "Numbers-v0", seed=seed, max_n_noops=max_n_noops)
     made = make_env(params, worker, env, first_game)
-    return tuple(n_noops_of(made, made.unwrapped) for _ in range(n_games))
+    # Less those of Max and of the stack.
+    return tuple(made.reset() and len(inner(made).actions) - 1 - 12 for _ in range(n_games))
 
 
 # What can be made
@@ -40,7 +36,7 @@ def test_environments_that_are_supported(name, preprocessing):
     """Analytic: shape, type and space of what the agent sees and does."""
     params = Params(name, preprocessing=preprocessing)
     if "Pong" not in name and preprocessing == "pong":
-        with pytest.raises(UnsupportedEnv, match=f"is for frames of Pong, not for {name}"):
+        with pytest.raises(UnsupportedEnv, match=f"is for frames of Pong, not {name}"):
             describe_env(params)
         return
     if name == "CartPole-v1":
@@ -63,13 +59,11 @@ def test_environments_that_are_supported(name, preprocessing):
         assert not truncated
 
 
-def test_cartpole():
-    """Analytic: the time limit of the id is kept."""
-    env = make_env(Params("CartPole-v1"))
-    observation, _ = env.reset()
-    assert env.observation_space.contains(observation)
-    limits = [layer for layer in layers(env) if isinstance(layer, gymnasium.wrappers.TimeLimit)]
-    assert [limit._max_episode_steps for limit in limits] == [500]
+def test_vectors_have_no_layers_of_frames():
+    """Golden: in float32 already; the time limit of the id is kept, and the registry's own settings."""
+    names = [type(layer).__name__ for layer in layers(make_env(Params("CartPole-v1")))]
+    assert names == ["SeedGames", "Score", "TimeLimit"]
+    assert gymnasium.spec("CartPole-v1").order_enforce
 
 
 def inner(env) -> Any:
@@ -117,27 +111,23 @@ def test_order_of_the_layers():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("PongNoFrameskp-v4", r"did you mean PongNoFrameskip-v4 or \S+ or \S+\?$"),
-        ("tests.tools.toys:Pong-v9", r"did you mean Pong-v\d or"),
-        ("cartpole-v1", "did you mean CartPole-v1 or"),
-        ("CartPole-v77", "did you mean CartPole-v1 or"),
-        ("qqqqqqqq", "unknown environment qqqqqqqq"),
+        ("PongNoFrameskp-v4", "unknown environment PongNoFrameskp-v4: .*PongNoFrameskip`"),
+        ("tests.tools.toys:Pong-v9", "unknown environment tests.tools.toys:Pong-v9: .*v4"),
         ("", "unknown environment"),
         ("no_such_module:Some-v0", "No module named 'no_such_module'"),
-        (TOY + "Nonesuch-v0", "unknown environment"),
         ("Pong-v4", "skips frames itself"),
-        ("Pendulum-v1", "actions Box.*supported are"),
-        ("FrozenLake-v1", "observations Discrete.*supported are"),
-        (TOY + "Continuous-v0", "actions Box.*supported are"),
-        (TOY + "FromOne-v0", "start=1.*supported are"),
-        (TOY + "Dictionary-v0", "observations Dict.*supported are"),
-        (TOY + "Bytes-v0", "observations Box.*supported are"),
-        (TOY + "Camera-v0", "observations Box.*supported are"),
-        (TOY + "RamPong-v0", "shows no frames.*supported are"),
+        ("Pendulum-v1", "actions Box.*we support"),
+        ("FrozenLake-v1", "observations Discrete.*we support"),
+        (TOY + "Continuous-v0", "actions Box.*we support"),
+        (TOY + "FromOne-v0", "start=1.*we support"),
+        (TOY + "Dictionary-v0", "observations Dict.*we support"),
+        (TOY + "Bytes-v0", "observations Box.*we support"),
+        (TOY + "Camera-v0", "observations Box.*we support"),
+        (TOY + "RamPong-v0", "shows no frames.*we support"),
     ],
 )
 def test_what_is_not_supported_is_said_in_one_line(name, reason):
-    """Analytic: the reason, and the nearest names or what is supported."""
+    """Analytic: the reason, and what is supported; Gymnasium itself names the nearest."""
     with pytest.raises(UnsupportedEnv, match=reason) as error:
         describe_env(Params(name))
     assert "\n" not in str(error.value)
@@ -152,12 +142,6 @@ make_env(Params("PongNoFrameskip-v0")).reset()
 """
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
-
-
-def test_the_registry_keeps_its_settings():
-    """Analytic: leaving out Gymnasium's checks is our own affair."""
-    make_env(Params("CartPole-v1"))
-    assert gymnasium.spec("CartPole-v1").order_enforce
 
 
 # Randomness
@@ -196,14 +180,8 @@ def test_atari_is_seeded_once(monkeypatch):
     """Analytic: a seeded reset reloads the ROM, so only the first is."""
     env = make_env(Params("PongNoFrameskip-v4"))
     seeds = []
-    emulator = env.unwrapped
-    reset = emulator.reset
-
-    def recording_reset(*, seed, options):
-        seeds.append(seed)
-        return reset(seed=seed, options=options)
-
-    monkeypatch.setattr(emulator, "reset", recording_reset)
+    reset = inner(env).reset
+    monkeypatch.setattr(inner(env), "reset", lambda *, seed, **more: seeds.append(seed) or reset())
     for _ in range(3):
         env.reset()
     assert seeds[0] is not None
@@ -216,7 +194,7 @@ def test_a_child_process_names_the_way_to_what_the_program_itself_registers():
     try:
         with (
             opened("toys/OfTheProgram-v0") as pool,
-            pytest.raises(EnvError, match="unknown environment .* is named module:Id"),
+            pytest.raises(EnvError, match="unknown environment .* must be named module:Id"),
         ):
             pool.wait_until_ready()
     finally:

@@ -1,32 +1,29 @@
 """Tests of a3c/envs/pool.py: a worker's environments, stepped together; what breaks is replaced."""
 
-import functools
 import os
 import signal
-import types
 
 import numpy as np
 import pytest
 
 from a3c.envs import pool as pool_module
 from a3c.envs.make import make_env
-from a3c.envs.pool import Fleet, RestartLimit
-from a3c.envs.process import EnvError, EnvProcess, Host
-from a3c.envs.serve import RESET
+from a3c.envs.process import EnvError, EnvProcess
 from a3c.machine.stopping import StopFlag, Stopped
 from a3c.settings.params import Params
 from tests.tools.pools import (
-    DEADLINE_SECONDS,
     TOY,
     DeadlyMemory,
     is_running,
     lose_patience,
     opened,
+    pids_of,
+    sharing,
+    wait_for_end,
 )
 
-
-def never():
-    return False
+VECTOR = Params(TOY + "Vector-v0", seed=1)
+ONE = np.array([1])
 
 
 # A worker's environments
@@ -39,27 +36,6 @@ def test_other_slots_are_left_alone():
         envs.reset(slot=1)
         envs.step(np.array([0, 0]), slot=2)
         assert envs.observations[:, :, 0].tolist() == [[-1, -1], [0, 0], [1, 1]]
-
-
-@pytest.mark.parametrize("name", ["TruncatedVector-v0", "Vector-v0"])
-def test_the_final_observation_survives_the_reset(name):
-    """Analytic: at a truncation it is the last one seen, and the slot has the next game's first."""
-    with opened(TOY + name, n_envs=2) as envs:
-        envs.reset(0)
-        length = 3 if name.startswith("Truncated") else 5
-        for game in range(3):
-            for step in range(1, length + 1):
-                result = envs.step(np.array([0, 1]), slot=step % 2)
-                assert result.rewards.tolist() == [0, 10]
-                ended = step == length
-                truncated = ended and length == 3
-                assert result.truncated.tolist() == [truncated] * 2
-                assert result.terminated.tolist() == [ended and not truncated] * 2
-                expected = [0, game + 1] if ended else [step, game]
-                assert envs.observations[step % 2].tolist() == [expected] * 2
-                if truncated:
-                    assert envs.final_observations.tolist() == [[length, game]] * 2
-            assert [game.length for game in result.games] == [length] * 2
 
 
 def test_the_next_game_is_after_those_that_ended_in_the_no_ops_of_their_start():
@@ -77,70 +53,85 @@ def test_the_next_game_is_after_those_that_ended_in_the_no_ops_of_their_start():
         assert most > 1
 
 
+def test_a_reset_forgets_what_the_step_before_brought():
+    """Analytic: the reward and end of a game's last step."""
+    with opened(TOY + "Vector-v0") as envs:
+        envs.reset(0)
+        for _ in range(5):
+            step = envs.step(ONE, 0)
+        assert (step.rewards[0], step.terminated[0]) == (10, True)
+        envs.reset(0)
+        assert (envs._rows.rewards[0], envs._rows.terminated[0]) == (0, False)
+        assert step.rewards == [10]  # what was handed out stays
+
+
 # Environments that are replaced
 
 
-def test_restarts_are_limited_by_the_minute(monkeypatch):
-    """Analytic: ten at once, and another as soon as the first of the last ten is a minute old."""
-    now = [1000.0]
-    monkeypatch.setattr(pool_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    limit = RestartLimit()
-    allowed = []
-    for seconds in [*range(12), 59, 60, 60.5, 61, 62]:
-        now[0] = 1000.0 + seconds
-        allowed.append(limit.allows_one_more(Host()))
-    assert allowed == [True] * 10 + [False] * 3 + [True, False, True, True]
-
-
-@pytest.mark.parametrize("how", ["killed", "hangs", "raises"])
-def test_a_broken_environment_is_replaced(how):
-    """Parity: the one in the middle breaks at its third step; the new one is game 2 of its own stream, and
-    the others and the frames are as if nothing had happened.
+def test_a_process_that_is_killed_is_replaced_with_all_its_environments():
+    """Analytic: environments 2 and 3 go on with game 2 of their own; 0 and 1, and the frames, are as if
+    nothing had happened.
     """
-    name = {"killed": "Vector-v0", "hangs": "HangsInStep-v0", "raises": "RaisesInStep-v0"}[how]
-    with opened(TOY + name, 3, worker=1, seed=3, restart_limit=RestartLimit()) as envs:
+    with opened(TOY + "Vector-v0", 4, worker=1, restarts=1, n_processes=2) as envs:
         envs.reset(0)
-        for env in (0, 2) if how != "killed" else ():
-            break_no_more(envs, env)
+        actions = np.array([0, 1, 0, 1])
         for slot in (1, 0):
-            envs.step(np.array([0, 1, 1]), slot)
+            envs.step(actions, slot)
         assert envs.take_replaced() == []
-        pids = envs.pids
-        if how == "killed":
-            os.kill(pids[1], signal.SIGKILL)
-        if how == "hangs":
-            lose_patience(envs, 1)
-        broken = envs.step(np.array([0, 1, 1]), 1)
-        assert not is_running(pids[1])
-        assert [pid == old for pid, old in zip(envs.pids, pids, strict=True)] == [True, False, True]
+        before = pids_of(envs)
+        os.kill(before[1], signal.SIGKILL)
+        broken = envs.step(actions, 1)
+        assert [pid == old for pid, old in zip(pids_of(envs), before, strict=True)] == [True, False]
         ((abandoned, why),) = envs.take_replaced()
-        assert list(abandoned) == [1]
-        assert {"killed": "exit code -9", "hangs": "0.5 s", "raises": "joystick broke"}[how] in why
-        assert "worker 1, environment 1" in why
-        # No reward, no end; its first observation is in its row.
-        assert broken.rewards.tolist() == [0, 0, 10]
+        assert list(abandoned) == [2, 3]
+        assert why == "worker 1, environments 2 to 3 died (exit code -9)"
+        # No reward, no end; their first observations are in their rows.
+        assert broken.rewards.tolist() == [0, 10, 0, 0]
         assert not (broken.terminated | broken.truncated).any()
-        np.testing.assert_array_equal(envs.observations[1], [[3, 0], [0, 0], [3, 0]])
-        assert envs.next_games == [1, 2, 1]  # no step of the new one's first has been taken
-        assert envs.n_frames == 8  # its last two steps, and not the third, which nobody heard of
+        np.testing.assert_array_equal(envs.observations[1], [[3, 0], [3, 0], [0, 0], [0, 0]])
+        assert envs.next_games == [1, 1, 2, 2]  # no step of the new ones has been taken
+        assert envs.n_frames == 3 * 2 + 2 * 2  # without the third step, which nobody heard of
         games = []
         for slot in (0, 1):
-            step = envs.step(np.array([0, 1, 1]), slot)
-            assert step.rewards.tolist() == [0, 10, 10]
+            step = envs.step(actions, slot)
+            assert step.rewards.tolist() == [0, 10, 0, 10]
             games += step.games
         assert envs.take_replaced() == []
-        np.testing.assert_array_equal(envs.observations[1], [[0, 1], [2, 0], [0, 1]])
-        assert [game[:4] for game in games] == [(1, 0, 0, 5), (1, 2, 50, 5)]
-        assert envs.n_frames == 14
-        assert envs.next_games == [1, 3, 1]
+        np.testing.assert_array_equal(envs.observations[1], [[0, 1], [0, 1], [2, 0], [2, 0]])
+        assert [game[:4] for game in games] == [(1, 0, 0, 5), (1, 1, 50, 5)]
+        assert envs.n_frames == 5 * 2 + 4 * 2
+        assert envs.next_games == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("HangsInStep-v0", "has not answered for 0.5 s"), ("RaisesInStep-v0", "joystick broke")],
+)
+def test_one_that_hangs_or_raises_is_replaced(name, words):
+    """Analytic: at its third step; its process is gone, the others' games are as before."""
+    with opened(TOY + name, restarts=1) as envs:
+        envs.reset(0)
+        for _ in range(2):
+            envs.step(ONE, 0)
+        (pid,) = pids_of(envs)
+        lose_patience(envs)
+        broken = envs.step(ONE, 1)
+        assert not is_running(pid)
+        ((_, why),) = envs.take_replaced()
+        assert why.startswith("worker 0, environment 0 ")
+        assert words in why
+        assert (broken.rewards, broken.terminated, broken.truncated) == ([0], [False], [False])
+        assert envs.observations[1].tolist() == [[0, 0]]
+        assert (envs.next_games, envs.n_frames) == ([2], 2)
+        assert envs.step(ONE, 0).rewards == [10]
 
 
 def test_a_game_that_nobody_heard_of_does_not_count():
     """Analytic: it ended, and then its process failed before it could say so."""
-    with opened(TOY + "RaisesInReset-v0", restart_limit=RestartLimit()) as envs:
+    with opened(TOY + "RaisesInReset-v0", restarts=1) as envs:
         envs.reset(0)
         for _ in range(5):
-            step = envs.step(np.array([1]), 0)
+            step = envs.step(ONE, 0)
             assert step.games == []
         ((_, why),) = envs.take_replaced()
         assert "coin" in why
@@ -158,85 +149,59 @@ N_WRITES = 6
 def test_nothing_is_used_of_what_a_process_wrote_before_it_died(monkeypatch, n_writes):
     """Analytic: it dies after each field of its third step; one more, and it would have lived."""
     monkeypatch.setattr(pool_module, "SharedMemory", DeadlyMemory)
-    with opened(TOY + "TruncatedVector-v0", restart_limit=RestartLimit()) as envs:
+    with opened(TOY + "TruncatedVector-v0", restarts=1) as envs:
         envs.reset(0)
         for _ in range(2):
-            assert envs.step(np.array([1]), 1).rewards == [10]
+            assert envs.step(ONE, 1).rewards == [10]
         assert isinstance(envs._memory, DeadlyMemory)
         envs._memory.n_writes_to_live.value = n_writes
-        step = envs.step(np.array([1]), 1)
+        step = envs.step(ONE, 1)
         lives = n_writes > N_WRITES
         assert len(envs.take_replaced()) == (not lives)
         assert (step.rewards[0], step.truncated[0], len(step.games)) == (10 * lives, lives, lives)
         assert not step.terminated[0]
         assert envs.observations[1].tolist() == [[0, lives]]
         assert (envs.n_frames, envs.next_games) == ((3, [1]) if lives else (2, [2]))
+        if lives:
+            assert envs.final_observations.tolist() == [[3, 0]]
         envs._memory.n_writes_to_live.value = 0
-        assert envs.step(np.array([1]), 0).rewards == [10]
+        assert envs.step(ONE, 0).rewards == [10]
         assert envs.observations[0].tolist() == [[1, lives]]
         assert envs.n_frames == 3 + lives
 
 
-def test_a_reset_forgets_what_the_step_before_brought():
-    """Analytic: the reward and end of a game's last step."""
-    with opened(TOY + "Vector-v0") as envs:
-        envs.reset(0)
-        for _ in range(5):
-            step = envs.step(np.array([1]), 0)
-        assert (step.rewards[0], step.terminated[0]) == (10, True)
-        envs.reset(0)
-        assert (envs._rows.rewards[0], envs._rows.terminated[0]) == (0, False)
-        assert step.rewards == [10]  # what was handed out stays
-
-
-@pytest.mark.parametrize("how", ["breaks again", "is stopped"])
-def test_what_was_replaced_is_told_even_if_the_step_then_fails(how):
-    """Analytic: two restarts are one too few for two environments; or the run stops meanwhile."""
+def test_what_was_replaced_is_told_even_if_the_run_is_stopped_in_that_step():
+    """Analytic: both environments hang, and the stop comes after the first has been replaced."""
     stop = StopFlag()
-    name = TOY + ("RaisesInStep-v0" if how == "breaks again" else "HangsInStep-v0")
-    limit = RestartLimit(n=1 if how == "breaks again" else 10)
-    with opened(name, 2, restart_limit=limit, is_stopped=stop.is_set) as envs:
+    with opened(TOY + "HangsInStep-v0", 2, restarts=1, is_stopped=stop.is_set) as envs:
         envs.reset(0)
         for _ in range(2):
             envs.step(np.array([0, 0]), 0)
-        if how == "is stopped":
-            lose_patience(envs)
-            replace = envs._replace
+        lose_patience(envs)
+        replace = envs._replace
 
-            def then_stop(*arguments):
-                replace(*arguments)
-                stop.set()
+        def then_stop(*arguments):
+            replace(*arguments)
+            stop.set()
 
-            envs._replace = then_stop
-        with pytest.raises(EnvError if how == "breaks again" else Stopped):
+        envs._replace = then_stop
+        with pytest.raises(Stopped):
             envs.step(np.array([0, 0]), 0)
         assert [[*replaced.envs] for replaced in envs.take_replaced()] == [[0]]
         assert envs.take_replaced() == []
 
 
-def break_no_more(envs, env):
-    """Let a sound environment take this one's place, at the start of its first game."""
-    envs._processes[env].end()
-    make = functools.partial(make_env, Params(TOY + "Vector-v0", seed=3), 1, env, 0)
-    envs._processes[env] = EnvProcess(
-        [make], envs._memory, env, "sound", DEADLINE_SECONDS, never, Host()
-    )
-    envs._processes[env].receive()
-    envs._processes[env].request(RESET, 0)
-    envs._processes[env].receive()
-
-
 def test_a_new_process_has_streams_that_were_not_used():
-    """Parity: games 0 and 1 are done with; of 2, which was under way, and 3, which may have been, no more is
-    seen; the random start of the new process is game 4's.
+    """Parity: games 0 and 1 have ended; 2 was under way and 3 may have begun, so neither is seen again, and the
+    random start of the new process is game 4's.
     """
     name = TOY + "ShortNumbers-v0"  # of 90 frames
-    with opened(name, restart_limit=RestartLimit()) as envs:
+    with opened(name, restarts=1) as envs:
         envs.reset(0)
         n_games = 0
         while n_games < 2:
             n_games += len(envs.step(np.array([0]), 0).games)
-        os.kill(envs.pids[0], signal.SIGKILL)
+        os.kill(pids_of(envs)[0], signal.SIGKILL)
         envs.step(np.array([0]), 1)
         assert len(envs.take_replaced()) == 1
         firsts = [make_env(Params(name), 0, 0, game).reset()[0] for game in range(6)]
@@ -247,10 +212,10 @@ def test_a_new_process_has_streams_that_were_not_used():
 @pytest.mark.parametrize("when", ["before it is built", "before it is reset"])
 def test_a_process_that_dies_before_its_first_step_is_replaced_too(when):
     """Analytic: it is told; the first observation is there."""
-    with opened(TOY + "Vector-v0", 2, restart_limit=RestartLimit()) as envs:
+    with opened(TOY + "Vector-v0", 2, restarts=1) as envs:
         if when == "before it is reset":
             envs.wait_until_ready()
-        os.kill(envs.pids[1], signal.SIGKILL)
+        os.kill(pids_of(envs)[1], signal.SIGKILL)
         envs.observations[:] = -1
         envs.reset(1)
         np.testing.assert_array_equal(envs.observations[1], [[0, 0], [0, 0]])
@@ -261,15 +226,34 @@ def test_a_process_that_dies_before_its_first_step_is_replaced_too(when):
 
 def test_what_cannot_be_built_is_tried_as_often_as_is_allowed():
     """Analytic: three restarts, each of which fails, and then the environment's own error."""
-    with opened(TOY + "RaisesInInit-v0", restart_limit=RestartLimit(n=3)) as envs:
+    with opened(TOY + "RaisesInInit-v0", restarts=3) as envs:
         with pytest.raises(EnvError, match="upside down"):
             envs.wait_until_ready()
         assert [[*numbers] for numbers, _ in envs.take_replaced()] == [[0]] * 3
 
 
+def test_a_process_that_cannot_be_started_again_counts_each_time(monkeypatch):
+    """Analytic: three tries are allowed, and the system's own words come out."""
+    with opened(TOY + "Vector-v0", restarts=3) as envs:
+        envs.reset(0)
+        os.kill(pids_of(envs)[0], signal.SIGKILL)
+        tries = []
+
+        def refuse(process, worker, share):
+            tries.append(share.name)
+            worker.close()
+            assert len(tries) <= 3
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(EnvProcess, "add", refuse)
+        with pytest.raises(EnvError, match="cannot be started: Too many open files"):
+            envs.step(np.array([0]), 0)
+        assert tries == ["worker 0, environment 0"] * 3
+
+
 def test_what_breaks_again_and_again_ends_with_its_own_error():
     """Analytic: RaisesInStep's every game breaks; three restarts are allowed, for both environments together."""
-    with opened(TOY + "RaisesInStep-v0", 2, restart_limit=RestartLimit(n=3)) as envs:
+    with opened(TOY + "RaisesInStep-v0", 2, restarts=3) as envs:
         envs.reset(0)
 
         def step_on():
@@ -279,80 +263,127 @@ def test_what_breaks_again_and_again_ends_with_its_own_error():
         with pytest.raises(EnvError, match=r"worker 0, environment 1 failed:\n(.*\n)*.*joystick"):
             step_on()
         assert [[*replaced.envs] for replaced in envs.take_replaced()] == [[0], [1], [0]]
-        pids = envs.pids
+        pids = pids_of(envs)
     assert not any(map(is_running, pids))
 
 
-# Several environments in one process
+# Several environments in one process, several workers in one process
 
 
-def course(name, n_processes, n_steps):
-    """All that so many steps of four environments bring, with their processes."""
-    with opened(TOY + name, 4, worker=2, seed=1, n_processes=n_processes) as envs:
-        pids = envs.pids
+def course(pools, n_envs, n_steps=40):
+    """What so many steps bring each worker."""
+    told = [[] for _ in pools]
+    for envs in pools:
         envs.reset(0)
-        seen = [envs.observations.copy()]
-        told = []
-        for n in range(n_steps):
-            step = envs.step(np.array([n % 2, 1, 0, n % 2]), n % 2)
-            ends = [step.rewards.tolist(), step.terminated.tolist(), step.truncated.tolist()]
-            games = [(g.worker, g.env, g.score, g.length) for g in step.games]
-            told.append((ends, games, envs.n_frames, list(envs.next_games)))
-            seen += [envs.observations.copy(), envs.final_observations.copy()]
-    return pids, np.concatenate([s.ravel() for s in seen]), told
+    for n in range(n_steps):
+        for envs, of_worker in zip(pools, told, strict=True):
+            step = envs.step(np.array([n % 2, 1, 0, n % 2])[:n_envs], n % 2)
+            of_worker += [step.rewards, step.terminated, step.truncated]
+            of_worker += [envs.observations.copy(), envs.final_observations.copy()]
+            of_worker.append([game._replace(ended_at=0) for game in step.games])
+            of_worker.append([envs.n_frames, *envs.next_games])
+    return told
 
 
 @pytest.mark.parametrize("name", ["Vector-v0", "ShortNumbers-v0"])
 def test_it_does_not_matter_how_environments_share_processes(name):
     """Parity: one process for all four, two for two each, three (of 2, 1 and 1), and one for each."""
-    alone, seen, told = course(name, None, 40)
-    assert len(alone) == 4
-    assert sum(len(games) for _, games, *_ in told) > 3
-    for n_processes in (1, 2, 3):
-        pids, *others = course(name, n_processes, 40)
-        assert len(pids) == n_processes
-        np.testing.assert_array_equal(others[0], seen)
-        assert others[1] == told
+    courses = []
+    for n_processes in (4, 1, 2, 3):
+        with opened(TOY + name, 4, worker=2, seed=1, n_processes=n_processes) as envs:
+            assert len(set(pids_of(envs))) == n_processes
+            courses.append(course([envs], 4))
+    assert sum(len(games) for games in courses[0][0][5::7]) > 3
+    for other in courses[1:]:
+        np.testing.assert_equal(other, courses[0])
 
 
-def test_a_process_of_two_is_replaced_with_both():
-    """Analytic: environments 2 and 3 begin new games, with streams of their own; 0 and 1 play on."""
-    limit = RestartLimit()
-    with opened(TOY + "Vector-v0", 4, worker=1, restart_limit=limit, n_processes=2) as envs:
-        envs.reset(0)
-        actions = np.array([0, 1, 0, 1])
-        for slot in (1, 0):
-            envs.step(actions, slot)
-        before = envs.pids
-        os.kill(before[1], signal.SIGKILL)
-        broken = envs.step(actions, 1)
-        assert [pid == old for pid, old in zip(envs.pids, before, strict=True)] == [True, False]
-        ((abandoned, why),) = envs.take_replaced()
-        assert list(abandoned) == [2, 3]
-        assert why == "worker 1, environments 2 to 3 died (exit code -9)"
-        assert broken.rewards.tolist() == [0, 10, 0, 0]
-        np.testing.assert_array_equal(envs.observations[1], [[3, 0], [3, 0], [0, 0], [0, 0]])
-        assert envs.next_games == [1, 1, 2, 2]
-        assert envs.n_frames == 3 * 2 + 2 * 2
-        step = envs.step(actions, 0)
-        assert envs.take_replaced() == []
-        assert step.rewards.tolist() == [0, 10, 0, 10]
+def test_workers_that_share_a_process_get_what_they_would_alone():
+    """Parity: three workers of two environments, in one process and in one each."""
+    with sharing(VECTOR, range(3), [0, 0]) as together:
+        (pid,) = {pid for envs in together for pid in pids_of(envs)}
+        found = course(together, 2)
+        assert is_running(pid)
+    assert not is_running(pid)
+    expected = []
+    for worker in range(3):
+        with opened(VECTOR.env_id, 2, worker=worker, seed=1) as alone:
+            expected += course([alone], 2)
+    np.testing.assert_equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("n_cores", "n_workers", "n_envs", "expected"),
-    [(2, 16, 1, 1), (2, 3, 8, 1), (2, 1, 8, 2), (16, 3, 8, 6), (16, 1, 8, 8), (16, 16, 4, 1)],
-)
-def test_there_are_as_many_processes_as_use_every_core(
-    monkeypatch, n_cores, n_workers, n_envs, expected
-):
-    """Analytic: cores divided by workers, rounded up; at least one, at most one an environment."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n_cores)))
-    assert Fleet(n_workers, n_envs).n_processes_each == expected
+def test_each_is_served_as_it_asks():
+    """Analytic: the second steps on while the first asks for nothing."""
+    with sharing(VECTOR, range(2)) as (first, second):
+        first.reset(0)
+        second.reset(0)
+        for _ in range(20):
+            second.step(ONE, 0)
+        assert (first.n_frames, second.n_frames) == (0, 20)
+        assert first.step(ONE, 0).rewards == [10]
 
 
-def test_what_is_started_and_what_it_may_come_to(monkeypatch):
-    """Analytic: shared processes as many as cores, and one for each worker once they have broken."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    found = [(Fleet(*n).n_processes, Fleet(*n).most_processes) for n in ((16, 1), (3, 8), (1, 8))]
-    assert found == [(2, 16), (3, 3), (2, 2)]
+def test_what_breaks_a_process_breaks_it_for_all_and_counts_once():
+    """Analytic: a limit of one is enough for three workers; each has a process of its own then, and the steps
+    of before.
+    """
+    with sharing(VECTOR, range(3), restarts=1) as pools:
+        for envs in pools:
+            envs.reset(0)
+            envs.step(ONE, 1)
+        before = {pid for envs in pools for pid in pids_of(envs)}
+        os.kill(*before, signal.SIGKILL)
+        for worker, envs in enumerate(pools):
+            step = envs.step(ONE, 0)
+            (replaced,) = envs.take_replaced()
+            assert replaced.why == f"worker {worker}, environment 0 died (exit code -9)"
+            assert step.rewards == [0]
+            assert (envs.n_frames, envs.next_games) == (1, [2])
+            assert envs.step(ONE, 1).rewards == [10]
+        after = {pid for envs in pools for pid in pids_of(envs)}
+        assert len(after) == 3
+        assert not before & after
+        os.kill(pids_of(pools[1])[0], signal.SIGKILL)
+        with pytest.raises(EnvError, match=r"^worker 1, environment 0 died"):
+            pools[1].step(ONE, 0)
+
+
+def test_an_error_names_whose_it_is_to_all():
+    """Analytic: worker 1's joystick breaks at its third step, whoever hears of it."""
+    with sharing(Params(TOY + "RaisesInStep-v0"), range(2)) as (first, second):
+        for envs in (first, second):
+            envs.reset(0)
+        for _ in range(2):
+            second.step(ONE, 0)
+        broke = r"worker 1, environment 0 failed:\n(.*\n)*.*joystick broke$"
+        with pytest.raises(EnvError, match="^" + broke):
+            second.step(ONE, 0)
+        with pytest.raises(EnvError, match="^worker 0, environment 0 shared a process: " + broke):
+            first.step(ONE, 0)
+
+
+def test_what_cannot_be_built_is_told_to_all():
+    """Analytic: the first fails, before the second was tried."""
+    with sharing(Params(TOY + "RaisesInInit-v0"), range(2)) as pools:
+        for envs in pools:
+            with pytest.raises(EnvError, match=r"worker 0, environment 0 failed:(.*\n)*.*upside"):
+                envs.wait_until_ready()
+
+
+def test_a_worker_that_leaves_ends_the_process():
+    """Analytic: at once; the other learns of it from the end of its connection."""
+    with sharing(VECTOR, range(2)) as (first, second):
+        first.reset(0)
+        second.reset(0)
+        first._connections[0].hang_up()
+        wait_for_end(pids_of(second))
+        with pytest.raises(EnvError, match=r"^worker 1, environment 0 died \(exit code 0\)$"):
+            second.step(ONE, 0)
+
+
+def test_a_process_that_never_started_can_be_closed():
+    """Analytic: two of three workers have come when the run ends; no end of a connection stays open."""
+    with sharing(VECTOR, range(2), n_shares=3) as both:
+        ends = [envs._connections[0]._socket for envs in both]
+        ends += [worker for worker, _ in both[0]._connections[0].process._shares]
+    assert [end.fileno() for end in ends] == [-1] * 4

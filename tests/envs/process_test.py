@@ -1,6 +1,6 @@
 """Tests of a3c/envs/process.py: what becomes of processes that fail, fall silent or are left alone."""
 
-import functools
+import json
 import os
 import pathlib
 import resource
@@ -16,27 +16,14 @@ import numpy as np
 import pytest
 
 from a3c.envs import process as process_module
-from a3c.envs.make import describe_env, make_env
 from a3c.envs.pool import close_all
-from a3c.envs.process import EnvError, EnvProcess, Host
-from a3c.envs.serve import STEP, SharedMemory, receive_exactly
-from a3c.machine.stopping import SIGNALS, StopFlag, Stopped
-from a3c.settings.params import Params
-from tests.tools.pools import (
-    DEADLINE_SECONDS,
-    TOY,
-    is_running,
-    lose_patience,
-    opened,
-    wait_for_end,
-)
+from a3c.envs.process import EnvError, EnvProcess
+from a3c.envs.serve import BELL, STEP
+from a3c.machine.stopping import SIGNALS
+from tests.tools.pools import DEADLINE_SECONDS, TOY, is_running, opened, pids_of, wait_for_end
 from tests.tools.processes import state_parent_and_session, wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-
-
-def never():
-    return False
 
 
 def parent_of(pid):
@@ -47,10 +34,9 @@ def test_no_tensorflow_in_a_process():
     """Analytic: nothing of TensorFlow is mapped, while the emulator is."""
     with opened("CartPole-v1") as envs:
         envs.wait_until_ready()
-        for pid in envs.pids:
-            maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
-            assert "tensorflow" not in maps
-            assert "ale_py" in maps
+        maps = pathlib.Path(f"/proc/{pids_of(envs)[0]}/maps").read_text()
+        assert "tensorflow" not in maps
+        assert "ale_py" in maps
 
 
 def is_deaf_to(pid, number):
@@ -62,19 +48,18 @@ def is_deaf_to(pid, number):
 
 def test_stop_signals_do_not_reach_it_from_birth():
     """Analytic: neither the process nor the server it is forked from, nor the tracker that Python starts with
-    that; the parent is as before.
-
-    Ctrl-C reaches every process of a terminal.
+    that, because Ctrl-C reaches every process of a terminal; the parent is as before.
     """
     handlers = [signal.getsignal(number) for number in SIGNALS]
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with opened(TOY + "Vector-v0") as envs:
         envs.reset(0)
+        (pid,) = pids_of(envs)
         for number in SIGNALS:
-            assert is_deaf_to(envs.pids[0], number)
-            assert is_deaf_to(parent_of(envs.pids[0]), number)
+            assert is_deaf_to(pid, number)
+            assert is_deaf_to(parent_of(pid), number)
             assert is_deaf_to(resource_tracker._resource_tracker._pid, number)
-            os.kill(envs.pids[0], number)
+            os.kill(pid, number)
         assert envs.step(np.array([1]), 0).rewards == [10]
     assert [signal.getsignal(number) for number in SIGNALS] == handlers
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
@@ -136,7 +121,7 @@ def test_the_server_is_started_by_one_thread_alone(monkeypatch):
 def test_close_ends_every_process(name, n_envs):
     """Analytic: none is left when it returns, built or not; a second close does no harm."""
     with opened(name, n_envs) as envs:
-        pids = envs.pids
+        pids = pids_of(envs)
         if n_envs == 3:
             envs.reset(0)
         assert all(map(is_running, pids))
@@ -144,37 +129,28 @@ def test_close_ends_every_process(name, n_envs):
         assert not any(map(is_running, pids))
 
 
-def test_close_ends_even_a_process_that_cannot_listen():
-    """Analytic: a stopped process does not see that the worker hung up."""
-    with opened(TOY + "Vector-v0") as envs:
-        envs.reset(0)
-        pids = envs.pids
-        os.kill(pids[0], signal.SIGSTOP)
-        wait_until(lambda: state_parent_and_session(pids[0])[0] == "T")
-    assert not any(map(is_running, pids))
-
-
 def test_closing_takes_one_moment_however_many_cannot_listen(monkeypatch):
-    """Analytic: two workers' three stopped processes are waited for together for what one would be."""
+    """Analytic: stopped processes do not see that their worker hung up; the three of two workers are waited for
+    as long as one, and killed.
+    """
     waited = []
-    with opened(TOY + "Vector-v0", n_envs=3) as one, opened(TOY + "Vector-v0") as other:
+    with opened(TOY + "Vector-v0", n_envs=2) as one, opened(TOY + "Vector-v0") as other:
         for envs in (one, other):
             envs.reset(0)
-            for process in envs._processes:
-                pid = process.host.pid
-                os.kill(pid, signal.SIGSTOP)
-                wait_until(lambda pid=pid: state_parent_and_session(pid)[0] == "T")
-                join = process.host._process.join
+            for connection in envs._connections:
+                process = connection.process._process
+                os.kill(process.pid, signal.SIGSTOP)
+                wait_until(lambda pid=process.pid: state_parent_and_session(pid)[0] == "T")
 
-                def record(timeout=None, join=join):
+                def record(timeout=None, join=process.join):
                     waited.append(timeout or 0.0)
                     join(timeout)
 
-                monkeypatch.setattr(process.host._process, "join", record)
+                monkeypatch.setattr(process, "join", record)
         close_all([one, other])
-        assert len(waited) >= 4
+        assert len(waited) >= 3
         assert sum(waited) < process_module.CLOSING_SECONDS + 0.1
-        assert not any(map(is_running, one.pids + other.pids))
+        assert not any(map(is_running, pids_of(one) + pids_of(other)))
 
 
 def test_what_the_system_cannot_start_is_said_in_one_line():
@@ -182,11 +158,10 @@ def test_what_the_system_cannot_start_is_said_in_one_line():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with opened(TOY + "Vector-v0") as envs:  # the fork server is there
         envs.wait_until_ready()
-        memory, make = envs._memory, functools.partial(make_env, envs._params)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-            with pytest.raises(EnvError, match="^number 7 cannot be started: Too many open files$"):
-                EnvProcess([make], memory, 0, "number 7", DEADLINE_SECONDS, never, Host())
+            with pytest.raises(EnvError, match="environment 0 cannot be started: Too many open fi"):
+                envs._connect(range(1), EnvProcess())
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -220,68 +195,27 @@ def test_an_error_while_building_arrives_in_words(name, words):
         assert str(error.value).startswith("worker 2, environment 0 failed:\nTraceback")
 
 
-@pytest.mark.parametrize(("n_processes", "who"), [(2, "environment 0"), (1, "environments 0 to 1")])
-def test_an_error_in_a_step_arrives_in_words(n_processes, who):
-    """Analytic: at the third step, naming all environments that are gone."""
-    with opened(TOY + "RaisesInStep-v0", n_envs=2, n_processes=n_processes) as envs:
-        envs.reset(0)
-        for _ in range(2):
-            envs.step(np.array([0, 0]), 0)
-        with pytest.raises(EnvError, match=rf"^worker 0, {who} failed:\n(.*\n)*.*joystick broke$"):
-            envs.step(np.array([0, 0]), 0)
-
-
 def test_a_process_killed_while_it_steps_is_named_at_once():
     """Analytic: long before the timeout, although it owes an answer."""
     with opened(TOY + "HangsInStep-v0") as envs:
         envs.reset(0)
         for _ in range(2):
             envs.step(np.array([0]), 0)
-        envs._processes[0].request(STEP, 0)
+        envs._connections[0].request(STEP, 0)
         begun = time.monotonic()
-        os.kill(envs.pids[0], signal.SIGKILL)
+        os.kill(pids_of(envs)[0], signal.SIGKILL)
         with pytest.raises(EnvError, match=r"died \(exit code -9\)"):
-            envs._processes[0].receive()
+            envs._connections[0].receive()
         assert time.monotonic() - begun < DEADLINE_SECONDS / 2
-
-
-def test_a_process_that_hangs_is_named_after_the_timeout_and_killed():
-    """Analytic: the third step never returns; close ends it all the same."""
-    with opened(TOY + "HangsInStep-v0") as envs:
-        envs.reset(0)
-        for _ in range(2):
-            envs.step(np.array([0]), 0)
-        lose_patience(envs)
-        with pytest.raises(EnvError, match=r"worker 0, environment 0 has not answered for 0.5 s"):
-            envs.step(np.array([0]), 0)
-        pids = envs.pids
-    assert not any(map(is_running, pids))
 
 
 def test_building_has_its_time_whatever_a_step_has():
     """Analytic: the timeout is for steps; a process that starts may wait for a processor first."""
-    params = Params(TOY + "Vector-v0")
-    memory = SharedMemory(describe_env(params), 1, 1)
-    make = functools.partial(make_env, params)
-    process = EnvProcess([make], memory, 0, "the impatient one", 1.5, never, Host())
-    try:
-        assert process._patience_seconds == process_module.LEAST_BUILDING_SECONDS
-        process.receive()
-        assert process._patience_seconds == 1.5
-    finally:
-        process.end()
-
-
-def test_a_stop_ends_the_waiting():
-    """Analytic: for an environment that hangs, long before the timeout."""
-    stop = StopFlag()
-    with opened(TOY + "HangsInStep-v0", is_stopped=stop.is_set) as envs:
-        envs.reset(0)
-        for _ in range(2):
-            envs.step(np.array([0]), 0)
-        stop.set()
-        with pytest.raises(Stopped):
-            envs.step(np.array([0]), 0)
+    with opened(TOY + "Vector-v0") as envs:
+        (connection,) = envs._connections
+        assert connection._patience_seconds == process_module.LEAST_BUILDING_SECONDS
+        envs.wait_until_ready()
+        assert connection._patience_seconds == DEADLINE_SECONDS
 
 
 class Pieces:
@@ -295,39 +229,46 @@ class Pieces:
         piece, self._data = self._data[:n_bytes], self._data[n_bytes:]
         return piece
 
+    def close(self):
+        pass
+
 
 def test_answers_that_arrive_in_pieces():
-    """Analytic: a message may be split anywhere; an end within one is an end."""
-    connection = Pieces(b"abcdefgh")
-    assert receive_exactly(connection, 3) == b"abc"
-    assert receive_exactly(connection, 1) == b"d"
-    with pytest.raises(EOFError):
-        receive_exactly(connection, 5)
+    """Analytic: a bell and its text may be split anywhere; an end within one is an end."""
+    game = (3, 1, 2.5, 4, 1e9, 0)
+    text = json.dumps([game]).encode()
+    with opened(TOY + "Vector-v0") as envs:
+        (connection,) = envs._connections
+        connection.hang_up()
+        connection._socket = Pieces(BELL.pack(False, len(text)) + text + BELL.pack(False, 9) + text)
+        assert connection.receive() == [game]
+        connection._socket = Pieces(BELL.pack(False, 99) + text)
+        with pytest.raises(EnvError, match="died"):
+            connection.receive()
 
 
 PROGRAM = """
 import resource, sys
 import numpy as np
-from a3c.envs.make import describe_env
-from a3c.envs.pool import Fleet, Pool
+from a3c.envs.fleet import Fleet
 from a3c.envs.serve import STEP
 from a3c.settings.params import Params
+from tests.tools.pools import make_pool, pids_of
 
 name, ending = sys.argv[1:]
-params = Params(name)
 fleet = Fleet(1, 2)
 fleet.n_processes_each = 2
-envs = Pool(params, describe_env(params), 0, 2, 2, [0, 0], fleet)
+envs = make_pool(Params(name), 0, [0, 0], 2, fleet)
 envs.reset(0)
 if ending == "files":
     print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 else:
-    print(*envs.pids, flush=True)
+    print(*pids_of(envs), flush=True)
 if ending == "hang":
     for _ in range(2):
         envs.step(np.array([0, 0]), 0)
-    envs._processes[0].request(STEP, 0)
-    envs._processes[1].request(STEP, 0)
+    for connection in envs._connections:
+        connection.request(STEP, 0)
 if ending in ("hang", "wait"):
     print("waiting", flush=True)
     sys.stdin.read()
@@ -342,12 +283,10 @@ def program(tmp_path):
     started, everybody = [], []
 
     def start(name, ending):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, str(path), name, ending]
         process = subprocess.Popen(
-            command,
+            [sys.executable, str(path), name, ending],
             cwd=tmp_path,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -383,7 +322,7 @@ def program(tmp_path):
 )
 def test_processes_end_when_their_parent_is_killed(program, name, ending):
     """Analytic: kill -9 leaves the parent no time to tidy up, even if an environment hangs, and even if no
-    other thread can run beside it.
+    other thread can run beside it; nothing of it stays in shared memory.
     """
     process, pids = program(TOY + name, ending)
     process.kill()
@@ -391,6 +330,7 @@ def test_processes_end_when_their_parent_is_killed(program, name, ending):
     since = time.monotonic()
     wait_for_end(pids)
     assert time.monotonic() - since < 5
+    assert not [left for left in os.listdir("/dev/shm") if left.startswith(f"pym-{process.pid}-")]
 
 
 def test_a_program_may_open_as_many_files_as_the_system_lets_it(program):
@@ -419,22 +359,13 @@ def test_a_program_that_forgets_to_close_still_ends(program):
     wait_for_end(pids)
 
 
-def test_nothing_is_left_in_shared_memory(program):
-    """Analytic: after kill -9, /dev/shm holds what it held before."""
-    before = set(os.listdir("/dev/shm"))
-    process, pids = program(TOY + "Vector-v0", "wait")
-    process.kill()
-    process.wait()
-    wait_for_end(pids)
-    assert {name for name in os.listdir("/dev/shm") if name.startswith("pym-")} <= before
-
-
 WITHOUT_GUARD = """
 import os, pathlib, sys
 import numpy as np
 import tensorflow
 from a3c.envs.make import describe_env
-from a3c.envs.pool import Fleet, Pool
+from a3c.envs.fleet import Fleet
+from a3c.envs.pool import Pool
 from a3c.settings.params import Params
 
 print("once", tensorflow.__name__, flush=True)
@@ -442,7 +373,7 @@ params = Params("mine:Mine-v0")
 pool = Pool(params, describe_env(params), 0, 2, 2, [0, 0], Fleet(1, 2))
 pool.reset(0)
 print(*pool.step(np.array([0, 1]), 1).rewards)
-for pid in pool.pids:
+for pid in {connection.process._process.pid for connection in pool._connections}:
     maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
     print("tensorflow" in maps, "ale_py" in maps)
 pool.close()

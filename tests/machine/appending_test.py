@@ -1,4 +1,4 @@
-"""Files written whole, and lines cut off; tests/disk_test.py has the tests with a full disk."""
+"""Files that are written whole, and lines that are cut off; disk_test.py has the full disk."""
 
 import os
 import pathlib
@@ -10,8 +10,6 @@ import pytest
 
 from a3c.machine.appending import cut_lines, one_line, why_unwritable, write_atomically
 from tests.tools import processes
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.parametrize(
@@ -26,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
     ],
 )
 def test_a_text_fits_one_line(text, most, shown):
-    """Analytic: escaped as Python would, then cut, the mark within the length."""
+    """Analytic: escaped as Python does, then cut; the mark counts too."""
     assert one_line(text, most) == shown
 
 
@@ -41,8 +39,8 @@ def test_a_text_fits_one_line(text, most, shown):
         ("", ""),
     ],
 )
-def test_what_comes_behind_the_last_line_that_stays_is_cut(tmp_path, text, left):
-    """Analytic: no half line stays, and a damaged one where a later line does."""
+def test_what_follows_the_last_line_that_stays_is_cut(tmp_path, text, left):
+    """Analytic: no half line stays, and a damaged line only before one that stays."""
     path = tmp_path / "table"
     path.write_text(text)
     cut_lines(path, lambda line: int(line) <= 2)
@@ -60,8 +58,8 @@ def test_half_a_line_is_cut_off(tmp_path):
 def test_a_file_is_whole_on_the_disk_before_it_takes_another_ones_place(
     tmp_path, monkeypatch, data
 ):
-    """Analytic: all of its bytes are synced first, or a power cut would leave an empty file; and
-    its folder afterwards.
+    """Analytic: its bytes are synced before, or a power cut could leave an empty file; its folder
+    is synced afterwards.
     """
     path = tmp_path / "file"
     path.write_text("old")
@@ -96,7 +94,7 @@ def test_where_writing_fails_the_old_file_stays(tmp_path, monkeypatch, where, er
 
 
 def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path):
-    """Analytic: beside it is what it had written; the next one to write takes that away."""
+    """Analytic: its own part lies beside it, until the next process writes the file."""
     path = tmp_path / "file"
     path.write_text("old")
     script = (
@@ -104,7 +102,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path):
         "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL);"
         "appending.write_atomically(pathlib.Path(sys.argv[1]), 'new')"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(path)], cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", script, str(path)], cwd=processes.ROOT)
     assert done.returncode == -signal.SIGKILL
     assert path.read_text() == "old"
     assert (tmp_path / "file.tmp").read_text() == "new"
@@ -113,7 +111,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path):
 
 
 def test_what_can_be_written_is_left_as_it_is(tmp_path):
-    """Analytic: a file that is there keeps its bytes, one that is not is not made; the rest is told."""
+    """Analytic: a file keeps its bytes, a missing one is not made; otherwise the reason is given."""
     (tmp_path / "there").write_text("old")
     assert why_unwritable(tmp_path / "there") is None
     assert why_unwritable(tmp_path / "new") is None
@@ -124,7 +122,7 @@ def test_what_can_be_written_is_left_as_it_is(tmp_path):
 
 
 def test_what_the_console_cannot_show_is_escaped():
-    """Analytic: printed where the console knows ASCII alone."""
+    """Analytic: printed to a console that knows only ASCII."""
     code = (
         "from a3c.machine import appending; appending.open_what_is_closed();"
         r"print('x\u2026\udcff')"

@@ -1,4 +1,4 @@
-"""Tests of a3c/machine/seeding.py."""
+"""Streams of random numbers: none overlap, and each depends only on its key."""
 
 import hashlib
 import itertools
@@ -22,8 +22,9 @@ def draws(*key: int) -> tuple[int, ...]:
 
 
 def test_no_two_of_64_workers_with_32_environments_draw_the_same():
-    """Analytic: streams of every worker, environment and purpose of two runs are pairwise different,
-    and so are all of their first four numbers."""
+    """Analytic: the streams of all workers, environments and purposes of two runs differ, and so do
+    all of their first four numbers.
+    """
     keys = list(itertools.product((0, 1), Purpose, range(64), range(32)))
     streams = {draws(*key) for key in keys}
     assert len(streams) == len(keys) == 2 * len(Purpose) * 64 * 32
@@ -31,21 +32,22 @@ def test_no_two_of_64_workers_with_32_environments_draw_the_same():
 
 
 def hash_of_all_streams() -> str:
-    """Of the first numbers of every worker, environment and purpose."""
+    """A hash of the first numbers of all workers, environments and purposes."""
     keys = itertools.product((5,), Purpose, range(64), range(32), (3,))
     return hashlib.sha256(str([draws(*key) for key in keys]).encode()).hexdigest()
 
 
 def test_a_key_always_gives_the_same_stream():
-    """Analytic: second generators repeat the first ones, also in another process."""
+    """Analytic: a second generator repeats the first one, also in another process."""
     code = "from tests.machine import seeding_test; print(seeding_test.hash_of_all_streams())"
     elsewhere = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
     assert elsewhere.strip() == hash_of_all_streams() == hash_of_all_streams()
 
 
-def test_emulators_of_a_run_have_seeds_of_their_own():
-    """Analytic: the 32 bits that each of 64 x 32 is seeded with, in ten runs; in one of two thousand
-    runs, two of them are the same by chance."""
+def test_emulators_of_a_run_have_different_seeds():
+    """Analytic: the 32-bit seeds of 64 x 32 emulators in ten runs; in one of two thousand runs, two
+    seeds are the same by chance.
+    """
     for run_seed in range(10):
         seeds = [
             next(make._emulator_seeds(run_seed, *where, 0, every_game=True))

@@ -1,4 +1,4 @@
-"""What is said to standard error while TensorFlow is loaded: its chatter is kept, the rest passed on."""
+"""How TensorFlow is loaded and started: what standard error gets, and which threads there are."""
 
 import os
 import pathlib
@@ -16,16 +16,18 @@ CHATTER = "I0000 00:00:1.2 34 port.cc:153] oneDNN custom operations are on. You 
 
 
 def test_chatter_is_dropped_and_all_else_passed_on(capfd):
-    """Analytic: in its order, whoever wrote it; afterwards nothing is held back."""
+    """Analytic: in its order; afterwards nothing is held back, and no file stays open."""
+    before = os.listdir("/proc/self/fd")
     with hushed():
         os.write(2, f"one\n{CHATTER}two\n".encode())
         assert capfd.readouterr().err == ""
     assert capfd.readouterr().err == "one\ntwo\n"
+    assert os.listdir("/proc/self/fd") == before
     os.write(2, CHATTER.encode())
     assert capfd.readouterr().err == CHATTER
 
 
-def test_an_error_comes_through_with_what_was_said_before(capfd):
+def test_an_error_is_passed_on_with_what_was_written_before(capfd):
     """Analytic: a library that cannot be loaded says why."""
 
     def load():
@@ -38,14 +40,6 @@ def test_an_error_comes_through_with_what_was_said_before(capfd):
     assert capfd.readouterr().err == "no such instruction\n"
 
 
-def test_no_file_stays_open(capfd):
-    """Analytic: a run that is counted by its files, and one in which much is loaded."""
-    before = os.listdir("/proc/self/fd")
-    with hushed():
-        pass
-    assert os.listdir("/proc/self/fd") == before
-
-
 @pytest.mark.parametrize(
     ("script", "status", "told"),
     [
@@ -54,8 +48,8 @@ def test_no_file_stays_open(capfd):
         ("os.write(1, b'in')", 0, ""),
     ],
 )
-def test_a_crash_is_told(tmp_path, script, status, told):
-    """Analytic: while it is loaded, or later."""
+def test_a_crash_is_reported(tmp_path, script, status, told):
+    """Analytic: while TensorFlow is loaded, or later."""
     lines = [
         "import faulthandler, os",
         "from a3c.machine.tensorflow_process import hushed",
@@ -67,9 +61,7 @@ def test_a_crash_is_told(tmp_path, script, status, told):
 
 
 def said_after_the_start(code: str, n_cores: str | None = None) -> list[str]:
-    """What a process of its own prints, in which TensorFlow has just been started: that can be done
-    but once.
-    """
+    """What a new process prints in which TensorFlow has just been started, which works only once."""
     start = (
         f"import os; from a3c.machine import cores, tensorflow_process; cores.use({n_cores!r})\n"
         "with tensorflow_process.hushed(): import tensorflow as tf\n"
@@ -80,13 +72,13 @@ def said_after_the_start(code: str, n_cores: str | None = None) -> list[str]:
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stderr == ""  # TensorFlow has said nothing of itself
+    assert done.stderr == ""  # TensorFlow has written nothing
     return done.stdout.split()
 
 
 @pytest.mark.parametrize("n_cores", ["1", None])
 def test_no_operation_is_split_and_gradients_get_a_thread_a_core(n_cores):
-    """Analytic: as TensorFlow says after its start, and as the system names its threads."""
+    """Analytic: what TensorFlow says after its start, and the names of the threads."""
     inter, intra, n_usable, *names = said_after_the_start(
         "threads = tf.config.threading; print(threads.get_inter_op_parallelism_threads(),"
         " threads.get_intra_op_parallelism_threads(), cores.n_usable());"
@@ -98,8 +90,8 @@ def test_no_operation_is_split_and_gradients_get_a_thread_a_core(n_cores):
 
 
 def test_starting_leaves_no_thread_to_be_started_later() -> None:
-    """Analytic: as many threads after what a run does, compiled and not, as before. One that started
-    later would let in the signals that are let in at that moment.
+    """Analytic: as many threads before compiled and other operations as after. One that started
+    later would not block the signals.
     """
     before, after = said_after_the_start(
         "count = lambda: print(len(os.listdir('/proc/self/task')));"

@@ -1,5 +1,6 @@
 """Evaluation: whole games by the published protocol, and the same ones however they are played."""
 
+import contextlib
 import math
 import signal
 import threading
@@ -11,9 +12,9 @@ import pytest
 
 from a3c.contract import Subject
 from a3c.envs import make
-from a3c.envs.pool import Fleet, Pool
+from a3c.envs.fleet import Fleet
+from a3c.envs.pool import Pool
 from a3c.envs.process import EnvError
-from a3c.machine import seeding
 from a3c.machine.stopping import SIGNALS, StopFlag
 from a3c.play import atari_scores, evaluation
 from a3c.play.evaluation import Played
@@ -33,7 +34,7 @@ def play_all(subject: Subject, seed: int, n_games: int, n_at_once: int) -> list[
 
 
 def test_the_constants_are_those_of_the_references():
-    """Golden: five games as they are quoted most; 57 in all, whose sums are those of the published list."""
+    """Golden: three games as papers quote them; 57 in all, with the sums of the published list."""
     assert len(atari_scores.SCALES) == 57
     sums = map(sum, zip(*atari_scores.SCALES.values(), strict=True))
     assert list(sums) == pytest.approx([50864.9, 606494.2], abs=0.01)
@@ -41,8 +42,6 @@ def test_the_constants_are_those_of_the_references():
         "BeamRider": (363.9, 16926.5),
         "Breakout": (1.7, 30.5),
         "Pong": (-20.7, 14.6),
-        "Qbert": (163.9, 13455.0),
-        "SpaceInvaders": (148.0, 1668.7),
     }
     for game, scale in quoted.items():
         assert atari_scores.scale_of(f"{game}NoFrameskip-v4") == scale
@@ -61,16 +60,12 @@ def test_every_game_has_an_environment_and_a_scale():
     assert seen >= set(atari_scores.SCALES)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "x:Pong-v4x", "", "Pongs-v4", "ALE/Pong-v6"])
-def test_other_environments_have_no_scale(env_id):
-    """Analytic: no score is put on a scale that is not its game's."""
-    assert atari_scores.human_normalised(env_id, 1.0) is None
-
-
 def test_a_person_scores_one_and_random_play_zero():
-    """Analytic: the ends and the middle of the scale."""
+    """Analytic: the ends and the middle of the scale; other environments have none."""
     for score, wanted in ((-20.7, 0.0), (14.6, 1.0), (-3.05, 0.5)):
         assert atari_scores.human_normalised("PongNoFrameskip-v4", score) == pytest.approx(wanted)
+    for env_id in ("CartPole-v1", "x:Pong-v4x", "", "Pongs-v4", "ALE/Pong-v6"):
+        assert atari_scores.human_normalised(env_id, 1.0) is None
 
 
 def test_a_summary_by_hand():
@@ -89,18 +84,10 @@ def test_a_summary_by_hand():
 # Games
 
 
-class Endless(NumberedEnvs):
-    """One environment of which no game ever ends; its random start cost 2 frames."""
-
-    def __init__(self) -> None:
-        super().__init__(1, 1)
-        self.n_frames = 2
-
-
 def test_a_game_without_end_is_cut_off():
-    """Analytic: after the frames of 40 / 4 decisions at most, with what was paid until then."""
-    envs = Endless()
-    actions = []
+    """Analytic: after 40 frames at most, with the rewards until then."""
+    envs, actions = NumberedEnvs(1, 1), []
+    envs.n_frames = 2  # of the random start
     game = evaluation.play_game(
         make_agent(NUMBERED),
         envs,
@@ -116,7 +103,7 @@ def test_a_game_without_end_is_cut_off():
 
 
 def test_games_at_once_are_played_where_no_signal_comes(monkeypatch):
-    """Analytic: the threads compute; what would handle a signal there could damage what they use."""
+    """Analytic: a signal's handler could damage the memory of a thread that computes."""
     blocked = []
 
     def play(agent, params, number, stop):
@@ -136,23 +123,16 @@ def test_a_game_that_is_stopped_does_not_count():
     assert envs.n_steps == 5
 
 
-def test_a_stop_does_not_wait_for_an_environment_that_hangs():
-    """Analytic: the game counts for nothing, however long its environment may take."""
+def test_an_environment_that_hangs_ends_its_game():
+    """Analytic: at once if the game is stopped, and after the timeout of the run otherwise."""
     subject = Subject("tests.tools.toys:toys/HangsInStep-v0", "generic", "mlp", (2,), 2)
-    stop = StopFlag()
+    params, stop = evaluation.params_of(subject, 0), StopFlag()
     timer = threading.Timer(1.0, stop.set)
     timer.start()
     since = time.monotonic()
-    params = evaluation.params_of(subject, 0)
     assert evaluation.play(make_agent(subject), params, 0, stop, 1000.0) is None
-    assert time.monotonic() - since < 10
+    assert time.monotonic() - since < 60
     timer.join()
-
-
-def test_a_game_has_as_long_as_the_run_allows():
-    """Analytic: half a second, and then it is the environment's fault."""
-    subject = Subject("tests.tools.toys:toys/HangsInStep-v0", "generic", "mlp", (2,), 2)
-    params = evaluation.params_of(subject, 0)
     with pytest.raises(EnvError, match=r"has not answered for 0\.5 s"):
         evaluation.play(make_agent(subject), params, 0, timeout_seconds=0.5)
 
@@ -188,7 +168,7 @@ def test_each_game_has_draws_of_its_own():
 
 
 def test_games_are_played_as_published():
-    """Analytic: random starts, unclipped rewards, whole games; a person's cap on their length.
+    """Analytic: random starts, unclipped rewards, whole games of at most 108,000 frames.
 
     The toy pays a frame's number, loses a life every 30 frames, and its games have 90 frames.
     """
@@ -236,31 +216,23 @@ def test_the_same_seed_gives_the_same_games_however_they_are_played():
 
 
 def test_a_sticky_emulator_gives_the_same_games_too():
-    """Golden: v5 draws from the emulator's own stream, which must not go on from game to game."""
+    """Golden: v5 draws from the emulator's own stream, which must start anew with each game."""
     subject = Subject("ALE/Freeway-v5", "generic", "small", (84, 84, 4), 3)
     params, agent = evaluation.params_of(subject, 1), make_agent(subject)
     described = make.describe_env(params)
-    scores = []
-    for order in ((0, 1), (1,)):
-        for number in order:
-            pool = Pool(params, described, evaluation.WORKER, 1, 1, [number], Fleet())
-            try:
-                evaluation.play_game(agent, pool, 1, number, max_frames=400)
-                scores.append(pool.observations.copy())
-            finally:
-                pool.close()
-    np.testing.assert_array_equal(scores[1], scores[2])
-    assert (scores[0] != scores[1]).any()
+    seen = []
+    for number in (0, 1, 1):
+        pool = Pool(params, described, evaluation.WORKER, 1, 1, [number], Fleet())
+        with contextlib.closing(pool):
+            evaluation.play_game(agent, pool, 1, number, max_frames=400)
+            seen.append(pool.observations.copy())
+    np.testing.assert_array_equal(seen[1], seen[2])
+    assert (seen[0] != seen[1]).any()
 
 
 def test_no_game_is_one_of_trainings():
-    """Analytic: their streams have a worker's number that no training can have."""
-    assert MAX_ENVS <= evaluation.WORKER == 2**16  # or published games could not be played again
-    key = (0, seeding.Purpose.NOOPS)
-    evaluations = seeding.seed_sequence(*key, evaluation.WORKER, 0, 0).generate_state(4)
-    for worker in range(16):
-        trainings = seeding.seed_sequence(*key, worker, 0, 0).generate_state(4)
-        assert (evaluations != trainings).any()
+    """Analytic: the worker's number in the keys of their streams is one that no training has."""
+    assert MAX_ENVS <= evaluation.WORKER == 2**16  # another number would change published games
 
 
 def test_a_broken_environment_is_not_hidden():

@@ -1,10 +1,10 @@
-"""Evaluations while training: when they begin, of which weights, what is kept, and what never changes."""
+"""Evaluations while training: when they begin, with which weights, and what is kept."""
 
-import contextlib
 import dataclasses
 import signal
 import threading
-import time
+import types
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from a3c.agent.shared import SharedState
 from a3c.contract import Counts, Snapshot
-from a3c.machine.stopping import SIGNALS
+from a3c.machine.stopping import SIGNALS, StopFlag
 from a3c.play import agent, evaluation, evaluator
 from a3c.play.agent import Agent
 from a3c.play.evaluation import Played
@@ -21,6 +21,7 @@ from a3c.settings.params import Params
 from a3c.store import checkpoint
 from a3c.store.checkpoint import Checkpoint
 from a3c.store.run_folder import RunFolder
+from tests.tools import processes
 from tests.tools.agents import CARTPOLE, make_folder, make_weights
 
 DEADLINE_SECONDS = 120.0
@@ -33,7 +34,7 @@ def folder(tmp_path):
 
 
 class Training:
-    """Shared state that a test moves on by hand, and the evaluations of it."""
+    """Shared state that a test advances, and the evaluations of it."""
 
     def __init__(self, folder: RunFolder, n_steps: int = 0) -> None:
         self.folder = folder
@@ -42,7 +43,7 @@ class Training:
         self.evaluator = Evaluator(PARAMS, CARTPOLE, self.shared, folder, self.reports.append)
 
     def move_on(self, n_steps: int) -> None:
-        """As an update does: other weights and statistics, marked by the steps."""
+        """Count steps as an update does, and set all weights and statistics to their number."""
         counts = self.shared.counters.add_update(n_steps, n_steps, 0)
         for variable in (*self.shared.weights.values(), *self.shared.mean_squares.values()):
             variable.assign(tf.fill(variable.shape, np.float32(counts.steps)))
@@ -62,7 +63,7 @@ class Training:
 
 
 def assert_marked(snapshot: Snapshot, n_steps: int) -> None:
-    """It holds what `move_on` made of everything at that moment."""
+    """All of it is as `move_on` left it at that step."""
     assert snapshot.counts.steps == n_steps
     for part in (snapshot.weights, snapshot.mean_squares):
         assert len(part) == 12
@@ -71,19 +72,29 @@ def assert_marked(snapshot: Snapshot, n_steps: int) -> None:
 
 
 @pytest.fixture
-def scores(monkeypatch):
-    """The scores of games to come, which nobody plays."""
+def pretend(monkeypatch):
+    """Replaces the playing of games by a function that returns a score, or None if it was stopped."""
+
+    def pretend(score_of: Callable[[Agent, StopFlag], float | None]) -> None:
+        def play(agent, params, number, stop, timeout_seconds):
+            score = score_of(agent, stop)
+            return None if score is None else Played(number, score, 10, False)
+
+        monkeypatch.setattr(evaluation, "play", play)
+
+    return pretend
+
+
+@pytest.fixture
+def scores(pretend):
+    """The scores of the next games, which nobody plays."""
     scores: list[float] = []
-
-    def play(agent, params, number, stop, timeout_seconds):
-        return Played(number, scores.pop(0), 10, False)
-
-    monkeypatch.setattr(evaluation, "play", play)
+    pretend(lambda agent, stop: scores.pop(0))
     return scores
 
 
 def test_an_evaluation_is_due_at_each_multiple_of_the_interval(folder, scores):
-    """Analytic: the first look after it; steps that pass several at once make one."""
+    """Analytic: at the first look after it; steps that pass several multiples make one evaluation."""
     training = Training(folder)
     begun = []
     for n_steps in (99, 1, 50, 49, 1, 350, 49, 1):  # 99, 100, 150, 199, 200, 550, 599, 600
@@ -107,15 +118,10 @@ def test_a_resumed_run_waits_for_its_next_multiple(folder, scores):
     assert training.evaluate().n_steps == 300
 
 
-def test_games_are_played_where_no_signal_comes(folder, monkeypatch):
-    """Analytic: the thread computes; what would handle a signal there could damage what it uses."""
+def test_games_are_played_where_no_signal_comes(folder, pretend):
+    """Analytic: a signal's handler could damage the memory of a thread that computes."""
     blocked = []
-
-    def play(agent, params, number, stop, timeout_seconds):
-        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        return Played(number, 1.0, 10, False)
-
-    monkeypatch.setattr(evaluation, "play", play)
+    pretend(lambda agent, stop: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())) or 1.0)
     training = Training(folder)
     training.move_on(100)
     training.evaluate()
@@ -159,30 +165,19 @@ def test_the_best_weights_stay(folder, scores):
     assert_marked(best.snapshot, 200)
 
 
-def value(agent: Agent) -> float:
-    """What an agent expects tells its weights from others."""
-    return agent.decide(np.ones(4, np.float32), np.random.default_rng(0)).value
-
-
-def marked(n_steps: int) -> Agent:
-    """The agent of that moment."""
-    agent = Agent(CARTPOLE)
-    agent.set_weights({n: np.full_like(a, n_steps) for n, a in make_weights(CARTPOLE).items()})
-    return agent
-
-
-def test_the_weights_are_those_of_one_moment(folder, monkeypatch):
-    """Analytic: training goes on under the evaluation, which sees nothing of it."""
+def test_the_weights_are_those_of_one_moment(folder, pretend):
+    """Analytic: training continues during the evaluation, which sees nothing of it."""
     training = Training(folder)
-    has_begun, may_go_on, seen = threading.Event(), threading.Event(), []
+    has_begun, may_go_on = threading.Event(), threading.Event()
 
-    def play(agent, params, number, stop, timeout_seconds):
+    def score_of(agent: Agent, stop: StopFlag) -> float:
         has_begun.set()
         assert may_go_on.wait(DEADLINE_SECONDS)
-        seen.append(value(agent))
-        return Played(number, 1.0, 10, False)
+        weights = {name: v.numpy() for name, v in agent._weights.items()}
+        assert_marked(Snapshot(Counts(100), weights, weights), 100)
+        return 1.0
 
-    monkeypatch.setattr(evaluation, "play", play)
+    pretend(score_of)
     training.move_on(100)
     assert training.evaluator.begin_if_due()
     assert has_begun.wait(DEADLINE_SECONDS)
@@ -190,31 +185,8 @@ def test_the_weights_are_those_of_one_moment(folder, monkeypatch):
     assert not training.evaluator.begin_if_due()  # one at a time
     may_go_on.set()
     training.wait()
-    assert seen == [value(marked(100))] * 2
+    assert isinstance(training.reports[-1], Evaluated), training.reports
     assert_marked(training.best().snapshot, 100)
-    assert training.evaluate().n_steps == 350
-
-
-def test_the_moment_is_one_while_the_gate_is_shut(folder, monkeypatch):
-    """Analytic: one update slips in before it shuts and one after it opens; the first counts."""
-    training, seen = Training(folder), []
-
-    @contextlib.contextmanager
-    def shut():
-        training.move_on(7)
-        yield
-        training.move_on(20)
-
-    def play(agent, params, number, stop, timeout_seconds):
-        seen.append(value(agent))
-        return Played(number, 1.0, 10, False)
-
-    monkeypatch.setattr(training.shared.gate, "shut", shut)
-    monkeypatch.setattr(evaluation, "play", play)
-    training.move_on(100)
-    assert training.evaluate().n_steps == 107
-    assert_marked(training.best().snapshot, 107)
-    assert seen == [value(marked(107))] * 2
 
 
 def test_a_failed_evaluation_is_told_and_the_next_one_tried(folder, scores, monkeypatch):
@@ -231,31 +203,33 @@ def test_a_failed_evaluation_is_told_and_the_next_one_tried(folder, scores, monk
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_a_run_ends_with_its_last_evaluation_unless_stopped(folder, monkeypatch, is_stopped):
-    """Analytic: what is under way is finished and what is due is begun, or all is given up."""
+def test_a_run_ends_with_its_last_evaluation_unless_stopped(folder, pretend, is_stopped):
+    """Analytic: evaluations under way or due are completed, or abandoned in a run that is stopped."""
     training = Training(folder)
-    has_begun = threading.Event()
 
-    def play(agent, params, number, stop, timeout_seconds):
-        has_begun.set()
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while is_stopped and not stop.is_set():
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        return None if is_stopped else Played(number, 1.0, 10, False)
-
-    monkeypatch.setattr(evaluation, "play", play)
+    pretend(lambda agent, stop: processes.wait_until(stop.is_set) if is_stopped else 1.0)
     training.move_on(100)
     assert training.evaluator.begin_if_due()
-    assert has_begun.wait(DEADLINE_SECONDS)
     training.move_on(100)
     training.evaluator.finish(lambda: is_stopped)
     assert not training.evaluator._thread.is_alive()
     assert [report.n_steps for report in training.reports] == ([] if is_stopped else [100, 200])
 
 
+def test_an_evaluation_is_begun_where_one_ends_just_now(folder, scores):
+    """Analytic: the one under way is seen alive once, and then it is gone."""
+    training, alive = Training(folder), iter([True])
+    training.evaluator._thread = types.SimpleNamespace(
+        is_alive=lambda: next(alive, False), join=lambda *_: None
+    )
+    training.move_on(100)
+    scores[:] = [1.0, 1.0]
+    training.evaluator.finish(lambda: False)
+    assert [report.n_steps for report in training.reports] == [100]
+
+
 def test_a_resumed_run_has_a_best_to_beat(folder, scores):
-    """Golden: it stands in evaluations.csv; a row that was cut short counts for nothing."""
+    """Golden: the one in evaluations.csv whose weights are saved; a row that was cut short is left out."""
     table = folder.path / "evaluations.csv"
     table.write_text(
         "steps,episode_reward_mean,seconds\n100,3.5,1\n200,nan,1\n300,7.25,2\n400,5,2\n500\n600,x"
@@ -277,33 +251,22 @@ def test_a_resumed_run_has_a_best_to_beat(folder, scores):
     ids=["quote", "endless"],
 )
 def test_a_damaged_evaluation_takes_no_other_with_it(tmp_path, damage, found):
-    """Golden: a byte that has become a quote, behind which a reader of CSV sees one field; and a line
-    that no reader takes, behind which nothing is read.
-    """
+    """Golden: a byte that became a quote; and a line too long for the reader, which stops there."""
     table = tmp_path / "evaluations.csv"
     table.write_text(f"steps,episode_reward_mean\n100,3.5\n{damage},7.5\n300,4.5\n400,5.0\n")
     assert evaluator.read_evaluations(table) == found
 
 
-def test_a_best_that_is_gone_is_not_to_be_beaten(folder, scores):
-    """Golden: where evaluations.csv knows of one, but its checkpoint is lost."""
-    (folder.path / "evaluations.csv").write_text("steps,episode_reward_mean\n100,3.5\n")
-    training = Training(folder, n_steps=150)
-    training.move_on(50)
-    scores[:] = [1.0, 1.0]
-    assert training.evaluate().best == checkpoint.path_of(folder.best, 200)
-
-
-def test_an_evaluation_that_was_given_up_is_made_up_for(folder, scores):
-    """Analytic: the last one was at 200; a run that goes on from 310 evaluates at once, one from 290 not."""
+def test_an_evaluation_that_was_abandoned_is_made_up_for(folder, scores):
+    """Analytic: in a run that resumes past the next multiple; without its checkpoint, 3.5 is no best."""
     (folder.path / "evaluations.csv").write_text("steps,episode_reward_mean\n100,3.5\n200,3\n")
     assert not Training(folder, n_steps=290).evaluator.begin_if_due()
     scores[:] = [1.0, 1.0]
-    assert Training(folder, n_steps=310).evaluate().n_steps == 310
+    assert Training(folder, n_steps=310).evaluate().best == checkpoint.path_of(folder.best, 310)
 
 
 def test_a_best_that_cannot_be_saved_is_told_and_its_figures_are_kept(folder, scores, monkeypatch):
-    """Analytic: on a full disk, in a line and not as a failure; the next one as good is saved."""
+    """Analytic: on a full disk, in one line; the next one with this score is saved."""
     training = Training(folder)
 
     def fail(*_: object) -> None:

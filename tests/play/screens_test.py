@@ -75,19 +75,20 @@ def test_a_long_film_takes_no_more_memory_than_a_short_one(tmp_path, ending):
 
 
 def test_a_film_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
-    """Analytic: neither an empty file nor, of a film made before, an empty one."""
+    """Analytic: an older film stays as it is, and no empty file is left."""
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", "/nowhere/ffmpeg")
-    before, new = tmp_path / "before.mp4", tmp_path / "new.gif"
+    before, new = tmp_path / "before.mp4", tmp_path / "NEW.GIF"
     before.write_bytes(b"a film")
     for path in (before, new):
+        screens.check_film(path)
         with pytest.raises(screens.NoScreen, match=f"cannot write {path} without ffmpeg: "):
-            screens.check_film(path)
+            screens.Film(path, 60.0).show(np.zeros((64, 64, 3), np.uint8))
     assert before.read_bytes() == b"a film"
     assert not new.exists()
 
 
 def test_checking_a_film_makes_none(tmp_path):
-    """Analytic: it can be written, and is not yet."""
+    """Analytic: it only tries whether the file can be written."""
     for name in ("film.mp4", "FILM.GIF"):
         screens.check_film(tmp_path / name)
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a3c.play import screens, views
+from a3c.play import views
 
 # Made by `.venv/bin/python -c "from tests.play.views_test import *; example().save(EXAMPLE)"`, and looked at.
 EXAMPLE = pathlib.Path(__file__).resolve().parent.parent / "pinned/panel.png"
@@ -33,23 +33,16 @@ def flickering(n_frames: int) -> list[np.ndarray]:
 
 
 def test_what_flickers_is_not_lost_where_frames_are_left_out():
-    """Analytic: every fourth frame, with the brighter pixels of the one before it."""
-    screen = Kept(15.0)
-    projector = views.Projector(screen, 60.0)
-    for frame in flickering(12):
-        projector.see(frame)
-    assert [int(image[0, 0, 0]) for image in screen.images] == [3, 7, 11]
-    for image in screen.images:
+    """Analytic: every fourth picture has the brighter pixels of two frames; if all are shown, of one."""
+    some, all_ = Kept(15.0), Kept(60.0)
+    for screen in (some, all_):
+        projector = views.Projector(screen, 60.0)
+        for frame in flickering(12):
+            projector.see(frame)
+    assert [int(image[0, 0, 0]) for image in some.images] == [3, 7, 11]
+    for image in some.images:
         assert image[10, 0, 0] == image[10, 2, 0] == 200
-
-
-def test_where_every_frame_is_shown_it_is_as_it_is():
-    """Golden: no two are mixed."""
-    screen, frames = Kept(60.0), flickering(6)
-    projector = views.Projector(screen, 60.0)
-    for frame in frames:
-        projector.see(frame)
-    np.testing.assert_array_equal(np.stack(screen.images), np.stack(frames))
+    np.testing.assert_array_equal(np.stack(all_.images), np.stack(flickering(12)))
 
 
 def test_a_panel_stands_beside_the_game():
@@ -85,14 +78,14 @@ def test_sides_are_even_and_pixels_square(shape, large):
     )
 
 
-@pytest.mark.parametrize(
-    ("rate", "fps"), [(60, 60), (60, 15), (50, 15), (240, 60), (6, 6), (50, 60)]
-)
+@pytest.mark.parametrize(("rate", "fps"), [(60, 60), (60, 15), (50, 15), (240, 60), (50, 60)])
 def test_the_right_share_of_pictures_is_shown(rate, fps):
-    """Analytic: over ten seconds, at most one off; never more than there are."""
-    wanted = screens.pictures_at(rate, fps)
-    shown = sum(next(wanted) for _ in range(10 * rate))
-    assert abs(shown - 10 * min(rate, fps)) <= 1
+    """Analytic: over ten seconds, at most one more or less; never more than there are."""
+    screen = Kept(fps)
+    projector = views.Projector(screen, rate)
+    for _ in range(10 * rate):
+        projector.see(np.zeros((2, 2, 3), np.uint8))
+    assert abs(len(screen.images) - 10 * min(rate, fps)) <= 1
 
 
 def example() -> Image.Image:
@@ -115,7 +108,7 @@ def example() -> Image.Image:
 
 
 def test_a_panel_looks_as_it_did():
-    """Golden: each of its pixels, those of letters among them, which another Pillow may draw otherwise."""
+    """Golden: every pixel, letters included; another version of Pillow may draw these differently."""
     np.testing.assert_array_equal(np.asarray(example()), np.asarray(Image.open(EXAMPLE)))
 
 
@@ -148,15 +141,6 @@ def test_keys_stand_in_a_row_with_their_names_inside():
     assert panel.y == y + 48
 
 
-def test_the_course_has_its_zero_at_zero():
-    """Analytic: from -1 to 3, a quarter of the way up."""
-    panel = views.Panel()
-    top, bottom = panel.y + 4, views.HEIGHT - views.MARGIN
-    panel.course([3.0])
-    (row,) = set(np.nonzero((panel.array() == views.FAINT).all(axis=-1))[0])
-    assert row == pytest.approx(bottom - (bottom - top) / 4, abs=1)
-
-
 @pytest.mark.parametrize("n_actions", [2, 6, 18])
 def test_the_eyes_have_room_for_every_action(n_actions):
     """Analytic: nothing is drawn over the value's course, whose head stays where it is."""
@@ -170,11 +154,3 @@ def test_the_eyes_have_room_for_every_action(n_actions):
     assert (drawn[0][top - 6 : top] == views.BACKGROUND).all()
     np.testing.assert_array_equal(drawn[0][:top], drawn[1][:top])
     assert (drawn[0][top:] != drawn[1][top:]).any()
-
-
-def test_spread_stack():
-    """Analytic: image i of the stack is the i-th from the left."""
-    images = [np.full((3, 2), i, np.uint8) for i in range(4)]
-    spread = views.spread_stack(np.stack(images, axis=-1))
-    assert spread.shape == (3, 8)
-    np.testing.assert_array_equal(spread[0], [0, 0, 1, 1, 2, 2, 3, 3])

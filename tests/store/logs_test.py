@@ -1,4 +1,4 @@
-"""Logs: games in monitor.csv, the same figures in progress.csv and TensorBoard, and a fitting console."""
+"""Logs: games in monitor.csv, the same figures in progress.csv and TensorBoard, the console."""
 
 import contextlib
 import csv
@@ -12,7 +12,6 @@ import re
 import resource
 import sys
 import termios
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -20,40 +19,27 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.util.tensor_util import make_ndarray
 
 from a3c.contract import Game
+from a3c.machine import appending
 from a3c.settings.params import Params
 from a3c.store import logs
 from a3c.store.resume import Start
 from a3c.store.run_folder import RunFolder
 from tests.tools import checkpoint_files
 
-# What a reader of a run finds, in this order.
+# The columns that readers of a run rely on, in this order.
 COLUMNS = [
-    "misc/steps",
-    "misc/frames",
-    "misc/updates",
-    "misc/steps_per_second",
-    "misc/lr",
-    "misc/policy_lag_mean",
-    "misc/policy_lag_max",
-    "misc/cpu_hours",
-    "misc/env_restarts",
-    "rl/episode_reward_mean_100",
-    "rl/episode_length_mean_100",
-    "rl/episodes",
-    "rl/policy_entropy",
-    "rl/advantage_mean",
-    "rl/episode_value_mean",
-    "rl/explained_variance",
-    "loss/loss_policy",
-    "loss/loss_value",
-    "loss/loss_combined",
-    "loss/grads_norm_policy",
-    "loss/grads_norm_value",
-    "loss/grads_norm_combined",
-    "loss/grads_norm_combined_clipped",
+    f"{part}/{name}"
+    for part, names in {
+        "misc": "steps frames updates steps_per_second lr policy_lag_mean policy_lag_max cpu_hours"
+        " env_restarts",
+        "rl": "episode_reward_mean_100 episode_length_mean_100 episodes policy_entropy"
+        " advantage_mean episode_value_mean explained_variance",
+        "loss": "loss_policy loss_value loss_combined grads_norm_policy grads_norm_value"
+        " grads_norm_combined grads_norm_combined_clipped",
+    }.items()
+    for name in names.split()
 ]
-# Every figure another number; the second row lacks what is known only once a game has ended, or
-# something was measured.
+# Each figure is another number; the second row lacks some, as before a game's end or a measurement.
 ROWS = [
     dict(zip(COLUMNS, np.arange(len(COLUMNS)) * 1.25 + 1000, strict=True)),
     dict(zip(COLUMNS, np.arange(len(COLUMNS)) * 0.5 + 2000, strict=True))
@@ -96,7 +82,7 @@ def game(n_steps: int, score: float = -21.0, **more: float) -> Game:
 
 
 def write_all(folder: pathlib.Path) -> None:
-    """Everything that a run may log, once or twice."""
+    """Log everything that a run may log, once or twice."""
     log = open_log(folder)
     log.say("traced")
     log.game(game(17))
@@ -122,7 +108,7 @@ def written(tmp_path_factory):
 
 
 def test_the_columns_are_the_promised_ones(written):
-    """Analytic: by their names and in their order; one row for each call."""
+    """Golden: names and order; one row for each call."""
     header, *rows = csv.reader((written[0] / "progress.csv").open(newline=""))
     assert header == COLUMNS == list(logs.FIGURES)
     np.testing.assert_array_equal(
@@ -131,7 +117,7 @@ def test_the_columns_are_the_promised_ones(written):
 
 
 def load_results(folder: pathlib.Path) -> list[dict[str, float]]:
-    """Games as Stable-Baselines3's `load_results` reads them: JSON behind a #, then a table."""
+    """Games as Stable-Baselines3's `load_results` reads them: JSON after a #, then a table."""
     rows = []
     for path in folder.glob("*monitor.csv"):
         with path.open(newline="") as file:
@@ -145,7 +131,7 @@ def load_results(folder: pathlib.Path) -> list[dict[str, float]]:
 
 
 def test_every_game_is_a_row_that_others_read_too(written):
-    """Golden: the file's form to the byte; parity: what a reader for Stable-Baselines3 makes of it."""
+    """Golden: the file's bytes; parity: what a reader for Stable-Baselines3 makes of them."""
     folder, _ = written
     assert (folder / "monitor.csv").read_bytes() == (
         b'#{"t_start": 1700000000.0, "env_id": "Numbered-v0"}\n'
@@ -163,7 +149,7 @@ def test_every_game_is_a_row_that_others_read_too(written):
 
 
 def test_a_resumed_run_goes_on_in_its_table(tmp_path):
-    """Analytic: below the one head; seconds are counted from where it says, but the head stays."""
+    """Analytic: one head, which stays; seconds count from the start that the resumption gives."""
     log = open_log(tmp_path)
     log.game(game(10))
     log.close()
@@ -177,7 +163,7 @@ def test_a_resumed_run_goes_on_in_its_table(tmp_path):
 
 
 def test_evaluations_are_a_table_of_their_own(written):
-    """Analytic: one head, one row each; in TensorBoard without what is not known."""
+    """Analytic: one head and a row for each; TensorBoard leaves out unknown figures."""
     folder, scalars = written
     rows = (folder / "evaluations.csv").read_text().splitlines()
     assert rows == ["steps,episode_reward_mean,episode_reward_sd", "50,1.5,nan", "60,2.5,1.0"]
@@ -186,7 +172,7 @@ def test_evaluations_are_a_table_of_their_own(written):
 
 
 def test_tensorboard_has_the_same_figures_at_their_steps(written):
-    """Parity: each value of the CSV, by the same name; the axis is agent steps; NaN is left out."""
+    """Parity: each value of the CSV under the same name, at its agent step; NaN is left out."""
     _, scalars = written
     for name in COLUMNS:
         expected = {
@@ -222,8 +208,8 @@ def test_histograms_hold_every_number(written):
 
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_resumed_run_drops_what_tensorboard_has_beyond_its_checkpoint(tmp_path, renamed):
-    """Analytic: at 20 steps; what comes then is shown, also where both starts are of one second, and
-    what came up to the checkpoint.
+    """Analytic: at 20 steps. What came up to the checkpoint and what comes after the resumption is
+    shown, even if both starts fall into one second.
     """
     log = open_log(tmp_path)
     for n_steps in (10, 20, 30, 40):
@@ -239,7 +225,7 @@ def test_a_resumed_run_drops_what_tensorboard_has_beyond_its_checkpoint(tmp_path
 
 
 def test_a_score_beyond_32_bits_is_infinite_in_tensorboard_alone(tmp_path):
-    """Analytic: TensorBoard has no more; the run goes on."""
+    """Analytic: TensorBoard's numbers have 32 bits; the CSV has the score, and nothing raises."""
     log = open_log(tmp_path)
     log.game(game(17, score=1e39))
     log.figures(ROWS[0] | {"rl/episode_reward_mean_100": -1e300})
@@ -251,8 +237,8 @@ def test_a_score_beyond_32_bits_is_infinite_in_tensorboard_alone(tmp_path):
     assert shown.of("rl/episode_reward_mean_100") == {1000: -math.inf}
 
 
-def test_rows_are_on_disk_before_the_log_is_closed(tmp_path):
-    """Analytic: a run that is killed keeps what it had logged, and one under way can be watched."""
+def test_all_is_on_the_disk_at_once(tmp_path):
+    """Analytic: a run that is killed keeps what it logged, and one under way can be watched."""
     log = open_log(tmp_path)
     assert (tmp_path / "progress.csv").read_text().count("\n") == 1
     log.say("traced")
@@ -260,11 +246,15 @@ def test_rows_are_on_disk_before_the_log_is_closed(tmp_path):
     assert len(list(csv.reader((tmp_path / "progress.csv").open(newline="")))) == 2
     assert (tmp_path / "log.txt").read_text().startswith("traced\n1,000 steps")
     assert set(Scalars(tmp_path).tags) == set(COLUMNS)
+    for n in range(2):
+        log.game(game(n))
+        assert load_results(tmp_path)[-1]["step"] == n
+        assert max(Scalars(tmp_path).of("rl/episode_reward_sum")) == n
     log.close()
 
 
 def test_without_a_terminal_there_is_one_line_an_interval_and_no_bar(tmp_path, capsys):
-    """Golden: what goes into a pipe is lines, errors apart, and log.txt has all of them."""
+    """Golden: a pipe gets lines, stderr the errors, and log.txt all of them."""
     write_all(tmp_path)
     out, err = capsys.readouterr()
     assert out.splitlines() == [
@@ -279,7 +269,7 @@ def test_without_a_terminal_there_is_one_line_an_interval_and_no_bar(tmp_path, c
 
 
 def on_a_terminal(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a terminal of 200 columns gets to see."""
+    """What a terminal of 200 columns shows."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (50, 200))
     with os.fdopen(theirs, "w", encoding="utf-8") as terminal, monkeypatch.context() as patch:
@@ -294,7 +284,7 @@ def on_a_terminal(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_on_a_terminal_there_is_a_bar_and_no_line_an_interval(tmp_path, monkeypatch, capsys):
-    """Golden: done of all, time left, speed, games and the mean of the last 100, on one line."""
+    """Golden: steps done, time left, speed, games and the mean of the last 100, on one line."""
     shown = on_a_terminal(tmp_path, monkeypatch)
     last = shown.rstrip("\n").split("\r")[-1].split("\n")[-1]
     number = r"[\d.]+[kMG]?"
@@ -309,31 +299,12 @@ def test_on_a_terminal_there_is_a_bar_and_no_line_an_interval(tmp_path, monkeypa
     assert (tmp_path / "log.txt").read_text() == "traced\na worker failed:\nat line 3\n"
 
 
-def test_a_restored_runs_bar_starts_where_that_one_ended(tmp_path, monkeypatch):
-    """Analytic: steps done before are done, but did not take any of this run's time."""
-    made = []
-    monkeypatch.setattr(logs, "tqdm", _recording(logs.tqdm, made))
-    log = open_log(tmp_path, resumed_at(1000, tmp_path))
-    log.close()
-    assert (made[0]["initial"], made[0]["total"]) == (1000, 3000)
-    assert made[0]["smoothing"] == 0.05  # tqdm's own 0.3 jumps with each of our updates
-
-
-def _recording(tqdm: type, made: list[dict]) -> type:
-    class Recording(tqdm):
-        def __init__(self, **options: object) -> None:
-            made.append(options)
-            super().__init__(**options)
-
-    return Recording
-
-
 @pytest.mark.parametrize(
     "head", ["misc/steps,misc/frames", "misc/frames,unknown,misc/steps", "misc/stips,misc/frames"]
 )
 def test_a_table_of_another_version_keeps_its_columns(tmp_path, head):
-    """Analytic: what is there is not touched, or a checkpoint's record of its length would be of
-    another table; new rows have its columns in its order, NaN in one that nobody knows.
+    """Analytic: its bytes stay, since checkpoints recorded its length; new rows have its columns in
+    its order, NaN in an unknown one.
     """
     before = f"{head}\r\n1,4\r\n".encode()
     (tmp_path / "progress.csv").write_bytes(before)
@@ -348,20 +319,8 @@ def test_a_table_of_another_version_keeps_its_columns(tmp_path, head):
     )
 
 
-def test_a_head_without_end_does_not_fill_the_memory(tmp_path):
-    """Analytic: nobody's table; ours goes on below it."""
-    with (tmp_path / "progress.csv").open("wb") as file:
-        file.truncate(2**26)  # takes no room
-    tracemalloc.start()
-    try:
-        assert len(logs._columns_of(tmp_path / "progress.csv")) == len(COLUMNS)
-        assert tracemalloc.get_traced_memory()[1] < 10e6
-    finally:
-        tracemalloc.stop()
-
-
 def test_all_that_a_resumption_cuts_is_written_down_before_a_checkpoint(tmp_path, monkeypatch):
-    """Analytic: each file whose length is recorded is synced."""
+    """Analytic: each file is synced whose length a checkpoint records."""
     log = open_log(tmp_path)
     log.say("traced")
     synced = set()
@@ -386,7 +345,7 @@ def no_file_grows_beyond(n_bytes: int):
 
 
 def test_rows_wait_for_a_full_disk_and_so_do_recorded_lengths(tmp_path, capsys):
-    """Analytic: half a row went out, and is completed; no length is told while any row waits."""
+    """Analytic: half a row was written and is completed; no length is recorded while a row waits."""
     log = open_log(tmp_path)
     log.say("traced")
     log.game(game(10))
@@ -399,7 +358,7 @@ def test_rows_wait_for_a_full_disk_and_so_do_recorded_lengths(tmp_path, capsys):
         log.game(game(30))
         assert files["monitor.csv"].read_text() == before + "-21."
         for _ in range(2):
-            with pytest.raises(OSError, match=r"monitor\.csv cannot be written: File too large"):
+            with pytest.raises(OSError, match=r"cannot write monitor\.csv: File too large"):
                 log.n_bytes()
     assert log.n_bytes()["monitor.csv"] == files["monitor.csv"].stat().st_size
     log.game(game(40))
@@ -408,13 +367,28 @@ def test_rows_wait_for_a_full_disk_and_so_do_recorded_lengths(tmp_path, capsys):
     log.close()
     out, err = capsys.readouterr()
     assert err.count("cannot write monitor.csv: File too large; training goes on\n") == 1
-    assert out.count("monitor.csv is written again\n") == 1
-    # Behind half an event nothing would be read.
+    assert out.count("can write monitor.csv again\n") == 1
+    # TensorBoard would read nothing beyond half an event.
     assert list(Scalars(tmp_path).of("rl/episode_reward_sum")) == [10, 20, 30, 40]
 
 
-def test_an_evaluation_that_cannot_be_written_is_said(tmp_path, capsys):
-    """Golden: by the file's name."""
+def test_rows_that_are_too_many_to_wait_are_counted(tmp_path, monkeypatch, capsys):
+    """Analytic: the first row waits, the next three are lost; the message says so once."""
+    monkeypatch.setattr(appending, "MAX_WAITING_BYTES", 1)
+    (tmp_path / "monitor.csv").mkdir()
+    log = open_log(tmp_path)
+    for n in range(3):
+        log.game(game(n))
+    (tmp_path / "monitor.csv").rmdir()
+    log.game(game(3))
+    log.game(game(4))
+    log.close()
+    assert [row["step"] for row in load_results(tmp_path)] == [0, 4]
+    assert capsys.readouterr().out == "can write monitor.csv again; lost entries: 3\n"
+
+
+def test_an_evaluation_that_cannot_be_written_is_reported(tmp_path, capsys):
+    """Golden: with the file's name."""
     (tmp_path / "evaluations.csv").mkdir()
     log = open_log(tmp_path)
     log.evaluation(50, {"episode_reward_mean": 1.0})
@@ -423,18 +397,8 @@ def test_an_evaluation_that_cannot_be_written_is_said(tmp_path, capsys):
     assert capsys.readouterr().err == said
 
 
-def test_a_game_is_on_the_disk_at_once(tmp_path):
-    """Analytic: before a checkpoint is saved, say, which tells how far the logs had come."""
-    log = open_log(tmp_path)
-    for n in range(3):
-        log.game(game(n))
-        assert load_results(tmp_path)[-1]["step"] == n
-        assert max(Scalars(tmp_path).of("rl/episode_reward_sum")) == n
-    log.close()
-
-
 def test_a_line_is_in_the_pipe_at_once(tmp_path, monkeypatch):
-    """Analytic: for `train.py | tee`, whose pipe would hold back some thousand characters."""
+    """Analytic: for `train.py | tee`, whose pipe would hold back thousands of characters."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     with os.fdopen(writer, "w") as console:
@@ -447,7 +411,7 @@ def test_a_line_is_in_the_pipe_at_once(tmp_path, monkeypatch):
 
 
 def test_a_console_that_is_gone_takes_nothing_with_it(tmp_path, monkeypatch):
-    """Analytic: whoever read our lines has left; the log still has them all, and nothing raises."""
+    """Analytic: the reader of the pipe has left; log.txt has all lines, and nothing raises."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as console:
@@ -460,7 +424,7 @@ def test_a_console_that_is_gone_takes_nothing_with_it(tmp_path, monkeypatch):
 
 
 def test_no_evaluation_goes_into_another_runs_folder(tmp_path, capsys):
-    """Analytic: the run's folder was moved, and another run's is there before its first evaluation."""
+    """Analytic: the run's folder was moved and another one put there before its first evaluation."""
     mine, lock = tmp_path / "mine", "lock"
     mine.mkdir()
     with (mine / lock).open("w") as held:

@@ -1,4 +1,4 @@
-"""What a run folder keeps of the code and the machine, so that a figure can be made again."""
+"""What a run folder records of code and machine, so that a result can be reproduced."""
 
 import os
 import pathlib
@@ -6,8 +6,6 @@ import re
 import subprocess
 import sys
 import time
-import types
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(autouse=True)
 def outside(tmp_path, monkeypatch):
-    """A folder that no repository holds, whatever holds that of the tests."""
+    """A folder in no repository, wherever the tests run."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     folder = tmp_path / "outside"
     folder.mkdir()
@@ -49,23 +47,15 @@ def commit(folder: pathlib.Path) -> None:
     git(folder, "-c", "user.name=n", "-c", "user.email=e@e", "commit", "-q", "-m", "m")
 
 
-def test_a_clean_repository_is_its_revision(repository):
-    """Analytic: the whole revision, and that nothing differs."""
-    text = provenance.git_state(repository)
-    assert f"revision: {git(repository, 'rev-parse', 'HEAD')}\n" in text
-    assert "uncommitted difference: none\n" in text
-    assert text.endswith("untracked files: none")
-
-
 def test_a_difference_can_be_applied_again(repository):
-    """Analytic: revision and git.txt give the code that ran, staged and unstaged alike."""
+    """Analytic: revision and git.txt give the code that ran, with staged and unstaged changes."""
     (repository / "code.py").write_text("lr = 2\n")
     (repository / "staged.bin").write_bytes(bytes(range(256)))
     git(repository, "add", "staged.bin")
     (repository / "new.py").write_bytes(b"# new \xff\n")
     (repository / "notes.txt").write_text("not code\n")
     (repository / "ignored.py").write_text("secret\n")
-    # Colours and programs of the user's own must not get into the record.
+    # The user's colours and programs must not get into the record.
     git(repository, "config", "color.ui", "always")
     git(repository, "config", "diff.external", "false")
     before = git(repository, "status", "--porcelain")
@@ -83,7 +73,7 @@ def test_a_difference_can_be_applied_again(repository):
 
 
 def test_untracked_files_cannot_flood_the_record(repository):
-    """Analytic: large modules, and modules beyond a limit, are named without their text."""
+    """Analytic: large modules and those beyond the limit are named, without their text."""
     (repository / "a_large.py").write_text("#" * 100_001)
     for i in range(60):
         (repository / f"small{i:02}.py").write_text(f"n = {i}\n")
@@ -93,33 +83,19 @@ def test_untracked_files_cannot_flood_the_record(repository):
     assert len(re.findall(r"^n = \d+$", text, re.MULTILINE)) == 49
 
 
-def test_the_revision_is_the_codes_and_not_the_callers(repository, tmp_path, monkeypatch):
-    """Analytic: variables that git sets for its hooks do not point elsewhere."""
+def test_a_clean_repository_is_its_revision(repository, tmp_path, monkeypatch):
+    """Analytic: also where git runs us as a hook, with variables that point elsewhere."""
+    revision = git(repository, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "nowhere"))
-    text = provenance.git_state(repository)
-    assert "uncommitted difference: none" in text
-
-
-def test_git_is_told_of_no_other_repository_and_asks_nobody(monkeypatch):
-    """Analytic: none of a hook's variables goes on to it, all others do; it has no terminal."""
-    pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
-    for name in (*pointers, "GIT_OTHER"):
-        monkeypatch.setenv(name, "here")
-    asked = []
-
-    def run(command: list[str], **options: Any) -> types.SimpleNamespace:
-        asked.append(options)
-        return types.SimpleNamespace(returncode=0, stdout=b"said")
-
-    monkeypatch.setattr(provenance.subprocess, "run", run)
-    assert provenance.git(ROOT, "status") == "said"
-    assert asked[0]["env"].keys() == os.environ.keys() - pointers
-    assert asked[0]["stdin"] == subprocess.DEVNULL
+    assert provenance.git_state(repository) == (
+        f"revision: {revision}\nroot: {repository}\nuncommitted difference: none\n"
+        "untracked files: none"
+    )
 
 
 def test_no_repository_is_no_failure(outside, monkeypatch):
-    """Analytic: outside of one, and where git is missing or hangs."""
+    """Analytic: outside of a repository, and where git is missing or hangs."""
 
     def is_told() -> bool:
         told = provenance.git_state(outside), provenance.short_revision(outside)
@@ -140,7 +116,7 @@ def test_no_repository_is_no_failure(outside, monkeypatch):
 
 
 def test_a_repository_without_a_commit_is_told(outside):
-    """Analytic: nothing to name, and no failure."""
+    """Analytic: the record says so, and lists the files."""
     git(outside, "init", "-q")
     (outside / "new.py").write_text("n = 1\n")
     text = provenance.git_state(outside)
@@ -150,7 +126,7 @@ def test_a_repository_without_a_commit_is_told(outside):
 
 
 def test_versions_tell_python_packages_and_machine():
-    """Analytic: this interpreter, a package that is surely there, processor and cores."""
+    """Analytic: this interpreter, a package that is installed, processor and cores."""
     text = "\n".join([*provenance.versions(), ""])
     assert f"python: {sys.version.split()[0]} " in text
     assert f"    pytest=={pytest.__version__}\n" in text
@@ -163,7 +139,7 @@ def test_versions_tell_python_packages_and_machine():
 
 
 def digest_of(folder: pathlib.Path, **files: str) -> str:
-    """The digest once these files are written too; __ in a name stands for a slash."""
+    """The digest after writing these files; __ in a name stands for a slash."""
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_toml", ".toml").replace("_py", ".py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +148,7 @@ def digest_of(folder: pathlib.Path, **files: str) -> str:
 
 
 def test_the_codes_digest_is_of_what_trains(tmp_path):
-    """Analytic: every byte and name of the modules of all rooms, of the presets, of train.py."""
+    """Analytic: every byte and name of a3c's modules and presets, and of train.py."""
     what_trains = ["a3c__one_py", "a3c__room__one_py", "a3c__room__sub__two_toml", "train_py"]
     digests = [digest_of(tmp_path)]
     for name in what_trains:
@@ -183,7 +159,7 @@ def test_the_codes_digest_is_of_what_trains(tmp_path):
 
 
 def test_the_codes_digest_is_of_nothing_else(tmp_path):
-    """Analytic: neither other scripts and documents, nor the order in which a folder lists files."""
+    """Analytic: neither of other files nor of the order in which a folder lists them."""
     before = digest_of(tmp_path, a3c__one_py="1", a3c__two_py="2", train_py="3")
     assert digest_of(tmp_path, README="1", run_checkpoint_py="1", tests__one_py="1") == before
     glob = pathlib.Path.glob

@@ -1,5 +1,6 @@
-"""Checkpoints of untrained agents and empty run folders, for tests of what plays and saves them."""
+"""Untrained agents, their checkpoints and run folders, for tests of what plays and saves them."""
 
+import csv
 import pathlib
 
 import numpy as np
@@ -29,7 +30,7 @@ def make_agent(subject: Subject, greedy: bool = False) -> Agent:
 def save(
     folder: pathlib.Path, subject: Subject = CARTPOLE, *, weights_only: bool = False
 ) -> Checkpoint:
-    """A checkpoint as training writes it at its step 70, or with weights only."""
+    """A checkpoint as training writes it at step 70, or with weights only."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = make_weights(subject)
     mean_squares = {} if weights_only else {n: np.ones_like(a) for n, a in weights.items()}
@@ -39,8 +40,39 @@ def save(
 
 
 def make_folder(path: pathlib.Path) -> RunFolder:
-    """A run's folder that holds what lets it be locked, and nothing else."""
+    """A run's folder that can be locked, and holds nothing else."""
     (path / "checkpoints").mkdir(parents=True)
     for name in (run_folder.ARGS, run_folder.LOCK):
         (path / name).touch()
     return run_folder.open_existing(path)
+
+
+class RunFiles:
+    """What a run's folder holds, read anew with each call."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    def rows(self, name: str = "progress.csv") -> list[dict[str, float]]:
+        """The rows of a table; NaN for what is missing, as where a row is being written."""
+        if not (self.path / name).exists():
+            return []
+        with (self.path / name).open(newline="") as file:
+            return [{k: float(v or "nan") for k, v in row.items()} for row in csv.DictReader(file)]
+
+    def games(self) -> list[dict[str, float]]:
+        """Every game, without its time."""
+        with (self.path / "monitor.csv").open(newline="") as file:
+            next(file)
+            games = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        assert all(list(game) == ["r", "l", "t", "step", "worker", "env"] for game in games)
+        return [game | {"t": 0.0} for game in games]
+
+    def log(self) -> str:
+        return (self.path / "log.txt").read_text()
+
+    def saved(self, n_steps: int | None = None) -> Checkpoint:
+        """The newest checkpoint, or the one of so many steps."""
+        folder = self.path / "checkpoints"
+        newest = max(checkpoint.numbered(folder))
+        return checkpoint.read(checkpoint.path_of(folder, newest if n_steps is None else n_steps))

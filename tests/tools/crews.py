@@ -1,4 +1,4 @@
-"""Workers for tests: over one shared state, on environments of this process, with their calls recorded."""
+"""Workers for tests, with one shared state, environments in this process, and recorded calls."""
 
 import dataclasses
 import threading
@@ -10,7 +10,7 @@ import tensorflow as tf
 from a3c.agent import network
 from a3c.agent.learner import Learner, LocalNetwork, Rollout
 from a3c.agent.shared import SharedState
-from a3c.agent.worker import MainThread, Report, Worker
+from a3c.agent.worker import MainThreadLink, Report, Worker
 from a3c.contract import Counts
 from a3c.machine.stopping import StopFlag
 from a3c.settings.params import Params
@@ -54,7 +54,7 @@ def make_local(
 
 
 def act_and_learn(local: LocalNetwork, rollout: Rollout, rate: float) -> tf.Tensor:
-    """What a worker does that collects this rollout."""
+    """What a worker does to collect this rollout and to learn from it."""
     activations = [local.act(seen).activations for seen in rollout.observations[:-1]]
     return local.learn(rollout, rate, activations)
 
@@ -62,7 +62,7 @@ def act_and_learn(local: LocalNetwork, rollout: Rollout, rate: float) -> tf.Tens
 def random_rollout(
     seed: int, n_steps: int = 3, n_envs: int = 2, images: bool = False, ends: bool = True
 ) -> Rollout:
-    """One of random observations, actions and rewards; in `ends`, one step of one environment ends."""
+    """Random observations, actions and rewards; with `ends`, one step of one environment ends."""
     generator = np.random.default_rng(seed)
     continues = np.ones((n_steps, n_envs), np.float32)
     if ends:
@@ -80,27 +80,22 @@ def random_rollout(
 
 
 class Crew:
-    """Workers over one shared state, their reports, and the event that stops them.
+    """Workers with one shared state, their reports, and the flag that stops them.
 
-    Worker 0 alone measures; numbers start at 1 unless told otherwise.
+    Only a worker 0 measures.
     """
 
     def __init__(
-        self,
-        shared: SharedState,
-        envs: list[Any],
-        params: Params = PARAMS,
-        first_number: int = 1,
-        seed: int = 0,
+        self, shared: SharedState, envs: list[Any], params: Params = PARAMS, first_number: int = 1
     ) -> None:
         self.shared, self.envs = shared, envs
         self.reports: list[Report] = []
         self.stop = StopFlag()
         self.learner = Learner(shared, params, envs[0].observations)
         self.locals = [LocalNetwork(shared, self.learner) for _ in envs]
-        main = MainThread(self.stop, self.reports.append)
+        main = MainThreadLink(self.stop, self.reports.append)
         self.workers = [
-            Worker(number, shared, local, e, params, np.random.default_rng([seed, number]), main)
+            Worker(number, shared, local, e, params, np.random.default_rng([0, number]), main)
             for number, (local, e) in enumerate(
                 zip(self.locals, envs, strict=True), start=first_number
             )
@@ -118,15 +113,13 @@ class Crew:
         return [report for report in self.reports if isinstance(report, kind)]
 
 
-def crew_of_one(
-    n_steps: int, envs: Any, params: Params = PARAMS, number: int = 1, seed: int = 0
-) -> Crew:
-    return Crew(make_shared(n_steps), [envs], params, number, seed)
+def crew_of_one(n_steps: int, envs: Any, params: Params = PARAMS, number: int = 1) -> Crew:
+    return Crew(make_shared(n_steps), [envs], params, number)
 
 
 def crew_in_turn(n_steps: int, params: Params = PARAMS) -> Crew:
-    """Two workers to be run one after the other. The first stops after two rollouts of three steps; the
-    third, which it gives up, was taken from the run's steps.
+    """Two workers to run one after the other. The first stops after two rollouts of three steps, when it
+    has reserved the steps of a third.
     """
     first_stop = StopFlag()
     envs = [
@@ -139,15 +132,16 @@ def crew_in_turn(n_steps: int, params: Params = PARAMS) -> Crew:
 
 
 class Call(NamedTuple):
-    """One of a local network's methods, copies of its arguments, and what it gave back."""
+    """A call of a local network's method, with copies of the arguments."""
 
     name: str
     arguments: tuple
     result: Any
+    weights: dict[str, np.ndarray]  # the local ones before the call
 
 
 def record(local: LocalNetwork) -> list[Call]:
-    """Every call of this network from now on."""
+    """All calls of this network from now on."""
     calls: list[Call] = []
 
     def recorded(name: str) -> Any:
@@ -155,9 +149,9 @@ def record(local: LocalNetwork) -> list[Call]:
 
         def call(*arguments: object) -> object:
             copies = tf.nest.map_structure(lambda x: None if x is None else np.array(x), arguments)
-            result = method(*arguments)
-            calls.append(Call(name, copies, result))
-            return result
+            weights = numpy_weights(local.weights)
+            calls.append(Call(name, copies, method(*arguments), weights))
+            return calls[-1].result
 
         return call
 

@@ -1,7 +1,7 @@
-"""Environments for workers' tests: in this process, without emulators, and with known answers to everything.
+"""Environments for the tests of workers: in this process, without emulators, with known observations and rewards.
 
-What a `NumberedEnvs` shows says where it is, and what it pays says when it was asked and for what, so a test can tell
-every entry of a rollout from every other.
+An observation of `NumberedEnvs` encodes the position, and a reward encodes step and action, so a test can tell all
+entries of a rollout apart.
 """
 
 from collections.abc import Callable, Collection
@@ -14,12 +14,12 @@ from a3c.contract import Game, Replaced, Step
 class NumberedEnvs:
     """K environments whose observation is (environment, episode, steps into the episode), each divided by 8.
 
-    Step n (from 0, of all environments together) pays n + action / 10 + 100 · environment. Episodes end where
-    `terminations` and `truncations` say: pairs of (step, environment). As with the real ones, the slot then holds the
-    next episode's first observation, and only a truncation writes `final_observations`. A termination ends a game too,
-    of worker 0, of score n and of the episode's length. At `faults` an environment is replaced: a new episode, and
-    nothing paid; `replaced` is what was not taken yet.
-    Every reset and step costs 4 frames.
+    Step n (from 0, of all environments together) gives the reward n + action / 10 + 100 · environment. `terminations`
+    and `truncations` are pairs of (step, environment) where episodes end. As in the real ones, the slot then holds the
+    first observation of the next episode, and only a truncation writes `final_observations`. A termination also ends
+    a game, of worker 0, with score n and the episode's length. At `faults` an environment is replaced: a new episode
+    begins, and the reward is 0; `replaced` holds the faults that nobody has taken yet. Every reset and step takes 4
+    frames.
     """
 
     def __init__(

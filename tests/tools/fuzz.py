@@ -1,8 +1,8 @@
-"""Inputs that nobody meant, by number, and what must become of each: success, or one clear line.
+"""Random inputs that make no sense: each must be accepted, or refused in one clear line.
 
 Every class of inputs has an `attempt`: it makes input number n of a seed, gives it to the code that
-would read it, and returns whether that took it. What the code raises beside its own refusals, and
-refusals that are more than a line, are findings; so the input can be made again from its number.
+reads such inputs, and returns whether the code accepted it. Any exception other than a refusal, and
+a refusal of more than one line, is a finding. An input can be made again from its number.
 """
 
 import contextlib
@@ -31,18 +31,18 @@ Attempt = Callable[[random.Random, pathlib.Path], bool]
 
 
 class Finding(Exception):
-    """What must not happen, in words."""
+    """Something that must not happen."""
 
 
 def check_line(text: str) -> None:
-    """A refusal is one line that can be printed, and not a long one."""
+    """Raise unless a refusal is one short line that can be printed."""
     if not (1 <= len(text) <= 1000 and text.isprintable()):
         raise Finding(f"not one clear line: {text[:200]!r} ({len(text)} characters)")
 
 
 @contextlib.contextmanager
 def refused_by(*kinds: type[Exception]) -> Iterator[None]:
-    """Let refusals through as `Refused`, once their line is checked."""
+    """Check the line of each refusal and raise it as `Refused`."""
     try:
         yield
     except kinds as error:
@@ -51,7 +51,7 @@ def refused_by(*kinds: type[Exception]) -> Iterator[None]:
 
 
 class Refused(Exception):
-    """The input got its one clear line."""
+    """The input was refused in one clear line."""
 
 
 # What inputs are made of
@@ -80,7 +80,7 @@ ODD = (None, True, False, math.nan, math.inf, -math.inf, [], {}, [[]], {"": {}},
 
 
 def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
-    """Flip, overwrite, insert, take out, repeat or cut, a few times."""
+    """Flip, overwrite, insert, remove, repeat or cut bytes a few times."""
     result = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 8))):
         start = rng.randrange(len(result) + 1)
@@ -105,7 +105,7 @@ def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
 
 
 def mutate_json(rng: random.Random, value: Any) -> Any:
-    """The same with some values, names or members changed, at any depth."""
+    """Return a copy with some values, names or members changed, at any depth."""
     value = copy.deepcopy(value)
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         node = value
@@ -123,7 +123,7 @@ def mutate_json(rng: random.Random, value: Any) -> Any:
                 case 3 if isinstance(node, dict):
                     node[str(rng.choice(ODD))[:300]] = inner
                 case _:
-                    # A list of many of numbers only: many of many take more memory than we allow.
+                    # Long lists of numbers only: long lists of lists need too much memory.
                     most = 2 if isinstance(inner, dict | list | str) else 1000
                     node[key] = [inner] * rng.choice((1, 2, most))
             break
@@ -139,7 +139,7 @@ FLAGS += ["--resume", "--n_steps", "--config", "--print_config"] * 3
 
 
 def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
-    """A command line for one of the programs; none is carried out."""
+    """Give one of the programs a command line; nothing is trained or played."""
     program = rng.randrange(25)
     if program == 0:
         return _try_main(plot_runs.main, _words(rng, ["--out", "--group", "--smooth", "--axis"]))
@@ -186,7 +186,7 @@ HELPED = object()
 
 
 def _parse(parse: Callable[[list[str]], Any], argv: list[str]) -> Any:
-    """What a program makes of its arguments; HELPED where it has given help instead."""
+    """Return the parsed arguments, or HELPED if the program printed its help."""
     with refused_by(params.BadInput), contextlib.redirect_stdout(io.StringIO()):
         try:
             return parse(argv)
@@ -218,7 +218,7 @@ def _words(rng: random.Random, flags: list[str]) -> list[str]:
 
 
 def _try_main(main: Callable[[list[str]], int], argv: list[str]) -> bool:
-    """A whole program: its status and what it says on stderr."""
+    """Run a whole program and check its status and its lines on stderr."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -269,13 +269,13 @@ TABLES = {
 
 
 def write(path: pathlib.Path, content: bytes) -> None:
-    """A new file in the place of the old one: cutting that to nothing costs a look at the disk."""
+    """Replace a file; truncating the old one would wait for the disk."""
     path.unlink(missing_ok=True)
     path.write_bytes(content)
 
 
 def try_json(rng: random.Random, folder: pathlib.Path) -> bool:
-    """An args.json or a checkpoint's JSON."""
+    """Read an args.json or a checkpoint's JSON."""
     if rng.randrange(2):
         return _try_checkpoint(folder, _file(_json(rng, INFO, seal=rng.randrange(4) > 0)))
     for path in [*folder.glob("checkpoints/*"), *(folder / name for name in TABLES)]:
@@ -296,12 +296,12 @@ def try_json(rng: random.Random, folder: pathlib.Path) -> bool:
     for line in err.getvalue().splitlines():
         check_line(line)
     if record is None:
-        raise Finding("one reader takes what the other refuses")
+        raise Finding("one reader accepts what the other refuses")
     return True
 
 
 def _resume(rng: random.Random, folder: pathlib.Path) -> None:
-    """Go on with the run of a fuzzed args.json, from a checkpoint that is fuzzed at times."""
+    """Resume the run of a fuzzed args.json, sometimes from a fuzzed checkpoint."""
     checkpoints = folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
     info = INFO | {"params": ARGS["params"]}
@@ -326,14 +326,14 @@ def _check_games(games: Any) -> None:
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """With its checksum."""
+    """Return the content with its checksum."""
     return checkpoint_files.sealed(HEADER, content, ARRAYS)
 
 
 def _json(rng: random.Random, value: Any, seal: bool = False) -> bytes:
     value = mutate_json(rng, value) if rng.randrange(4) else value
     if seal and isinstance(value, dict):
-        with contextlib.suppress(TypeError, ValueError):  # names that do not go into one order
+        with contextlib.suppress(TypeError, ValueError):  # names that cannot be sorted
             value = sealed(value)
     text = json.dumps(value).encode()
     match rng.randrange(8):
@@ -345,7 +345,7 @@ def _json(rng: random.Random, value: Any, seal: bool = False) -> bytes:
 
 
 def _file(text: bytes, header: Any = HEADER, arrays: bytes = ARRAYS) -> bytes:
-    """A checkpoint of this JSON, which need not be any."""
+    """Return a checkpoint with this JSON, which may be invalid."""
     metadata = {"__metadata__": {checkpoint.KEY: text.decode("utf-8", "replace")}}
     head = json.dumps(metadata | header if isinstance(header, dict) else header).encode()
     return len(head).to_bytes(8, "little") + head + arrays
@@ -364,7 +364,7 @@ def _try_checkpoint(folder: pathlib.Path, data: bytes) -> bool:
 
 
 def try_checkpoint_bytes(rng: random.Random, folder: pathlib.Path) -> bool:
-    """A whole file or a part of it changed, in most cases with a checksum that fits what it now is."""
+    """Change a file or a part of it; in most cases the checksum fits the changed file."""
     header, arrays = HEADER, ARRAYS
     match rng.randrange(4):
         case 0:
@@ -407,7 +407,7 @@ def _dump_line(rng: random.Random, update: int, purpose: str, name: str) -> byte
 
 
 def try_debug_log(rng: random.Random, folder: pathlib.Path) -> bool:
-    """A debug log of a few updates, damaged; one in 20 goes through the whole program."""
+    """Read a damaged debug log of a few updates; the whole program reads one in 20."""
     names = ("observations", "actions", "rewards", "continues", "returns", "values", "advantages")
     lines = []
     for update in range(rng.randrange(1, 3)):
@@ -429,7 +429,7 @@ def try_debug_log(rng: random.Random, folder: pathlib.Path) -> bool:
 
 
 def try_csv(rng: random.Random, folder: pathlib.Path) -> bool:
-    """A monitor.csv, ours or another's, and a progress.csv; one in 20 by the folder, one in 10,000 drawn."""
+    """Read a monitor.csv, ours or another program's, and a progress.csv; plot one in 10,000."""
     more, columns = rng.choice((("", ""), (",{},0,1", ",step,worker,env")))
     rows = "".join(
         f"{rng.gauss(0, 20):.1f},{rng.randrange(1, 900)},{i * 7.5}{more.format(i * 50)}\n"
@@ -442,10 +442,10 @@ def try_csv(rng: random.Random, folder: pathlib.Path) -> bool:
     progress = mutate_bytes(rng, f"{','.join(names)}\n{figures}".encode())
     read = games.parse_monitor(monitor.decode(errors="replace"))
     for word in read.words:
-        check_line(params.one_line(word, 1000))
+        check_line(config.one_line(word, 1000))
     merged = games.merge([read, *([] if more else [games.parse_monitor(head + rows)])])
     if not all(np.isfinite(array).all() for array in merged) or (np.diff(merged.seconds) < 0).any():
-        raise Finding("games that nobody can draw")
+        raise Finding("games that cannot be plotted")
     table_read = reading.parse_progress(progress.decode(errors="replace"), names)
     if rng.randrange(20) == 0:
         write(folder / "monitor.csv", monitor)
@@ -463,7 +463,7 @@ def try_csv(rng: random.Random, folder: pathlib.Path) -> bool:
     return not read.words and table_read is not None
 
 
-# Each class with its share of a million.
+# Each class, and how many of a million inputs it has.
 CLASSES: dict[str, tuple[Attempt, int]] = {
     "command lines": (try_command, 245_000),
     "args.json and checkpoint JSON": (try_json, 245_000),

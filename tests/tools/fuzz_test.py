@@ -1,7 +1,5 @@
-"""Ten thousand inputs that nobody meant: each is taken, or gets one clear line (see fuzz.py)."""
+"""Ten thousand inputs that make no sense: each is accepted, or refused in one clear line (see fuzz.py)."""
 
-import json
-import random
 import re
 import subprocess
 import sys
@@ -14,7 +12,7 @@ from tests.tools import fuzz, soak_fuzz
 
 
 def test_ten_thousand_inputs_end_in_success_or_one_line():
-    """Analytic: no traceback, no crash, no hang, no large memory; and the reader takes some of each class."""
+    """Analytic: no traceback, crash, hang or large memory; and each class has inputs that are accepted."""
     command = [sys.executable, "-m", "tests.tools.soak_fuzz", "--inputs", "10000", "--jobs", "2"]
     done = subprocess.run(command, cwd=soak_fuzz.ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -30,16 +28,8 @@ def test_ten_thousand_inputs_end_in_success_or_one_line():
         assert min(n_taken, n_refused) > n / 50
 
 
-def test_a_million_has_what_was_promised():
-    """Analytic: inputs of each class in `make soak`."""
-    shares = {name: n for name, (_, n) in fuzz.CLASSES.items()}
-    assert sum(shares.values()) == 1_000_000
-    assert shares.pop("checkpoint bytes") >= 20_000
-    assert min(shares.values()) >= 200_000
-
-
 def test_an_input_is_made_again_from_its_number(tmp_path, monkeypatch):
-    """Golden: the same bytes for the same seed and number, others for others."""
+    """Golden: the same seed and number give the same bytes; other ones give others."""
     seen: list[tuple] = []
     monkeypatch.setattr(fuzz, "_try_checkpoint", lambda _, *content: seen.append(content))
 
@@ -60,7 +50,7 @@ def traceback_instead_of_a_line(*_: object) -> None:
 
 @pytest.mark.parametrize("name", fuzz.CLASSES)
 def test_what_must_not_happen_is_found(tmp_path, monkeypatch, name):
-    """Analytic: negative control: a reader that raises something else is found out, whoever it is."""
+    """Analytic: negative control: a reader that raises anything else is found."""
     for module, function in (
         (params, "check"),
         (run_folder, "from_json"),
@@ -80,8 +70,8 @@ def test_what_must_not_happen_is_found(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("text", ["", "one\ntwo", "x" * 1001, "\x1b[2J", "\0"])
-def test_a_line_that_is_none_is_found(text):
-    """Analytic: empty, two, long, or with characters that do something to a terminal."""
+def test_a_bad_line_is_found(text):
+    """Analytic: empty, two lines, too long, or with characters that control a terminal."""
     with pytest.raises(fuzz.Finding):
         fuzz.check_line(text)
     with pytest.raises(fuzz.Finding), fuzz.refused_by(ValueError):
@@ -92,21 +82,3 @@ def test_a_crash_is_found(monkeypatch):
     """Analytic: a chunk's process that dies is a finding of its own."""
     result = soak_fuzz.start_chunk("no such class", 0, 1, 0)
     assert "AssertionError" in result["findings"][0][1]
-
-
-def test_mutations_keep_the_original():
-    """Analytic: what is mutated is a copy, and most mutations change something."""
-    rng = random.Random(0)
-    before = json.dumps(fuzz.ARGS)
-    texts = {json.dumps(fuzz.mutate_json(rng, fuzz.ARGS)) for _ in range(100)}
-    assert json.dumps(fuzz.ARGS) == before
-    assert len(texts) > 90
-    assert len({fuzz.mutate_bytes(rng, b"some bytes") for _ in range(100)}) > 70
-
-
-def test_mutated_json_stays_small():
-    """Analytic: what is found is not the size of what we made ourselves; a number may be there 1,000 times."""
-    sizes = [
-        len(json.dumps(fuzz.mutate_json(random.Random(seed), fuzz.INFO))) for seed in range(2000)
-    ]
-    assert 5_000 < max(sizes) < 200_000

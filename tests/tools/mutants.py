@@ -1,37 +1,39 @@
-"""Runs the tests against every mutant of a3c/ and keeps a list of which were noticed.
+"""Runs the tests against the mutants of a3c/ and keeps a list of those that were noticed.
 
-    make mutants                                    all that tests/mutants.txt does not tell yet, on
-                                                    every core
-    python3 tests/tools/mutants.py a3c/agent/losses.py          one file, whatever the list has of it
-    python3 tests/tools/mutants.py --survivors a3c/agent/losses.py   what survived, against the tests of
-                                                    today; not those known to be equivalent
-    python3 tests/tools/mutants.py --score                the list in figures
+    make mutants                                         all that tests/mutants.txt does not tell yet
+    make mutants MUTANTS="--minutes 60 --jobs 1"         for an hour, on one core; goes on the next time
+    python3 tests/tools/mutants.py a3c/agent/losses.py   one module again, whatever the list says of it
+    python3 tests/tools/mutants.py --survivors           only mutants that survived and have no excuse
+    python3 tests/tools/mutants.py --score               prints the score and how much is left to run
 
-A tool of our own, because those that are kept up cost too much here: mutmut forks after the tests
-have run once, TensorFlow's threads and all; cosmic-ray starts a new process for each mutant, which
-is five seconds for loading TensorFlow, and then runs one command for them all.
+We have a tool of our own because those that are maintained are too slow here: mutmut forks after the
+tests have run once, together with TensorFlow's threads; cosmic-ray starts a new process for each
+mutant, which takes five seconds to load TensorFlow.
 
-Here, a process that has loaded TensorFlow but not used it, and so has one thread, is forked for
-each mutant. The tests run in a copy of the tree with the mutant in its place, so that environment
-processes and programs that tests start get it, too. Of the module's tests, those run that entered
-the mutant's function on a run of the right source. One that fails or hangs has noticed the mutant.
+This tool forks, for each mutant, a process that has loaded TensorFlow but not used it, and so has a
+single thread. The tests run in a copy of the tree that holds the mutant, so environment processes and
+programs that tests start load it as well. Only those tests of the module run that entered the mutant's
+function in a run of the right source. A mutant is noticed if one of them fails or hangs.
 
-The list has a section for each file with the hash of the source it is about; with another source,
-the section does not count, but for what survived, and is made anew. It is written after every
-mutant, so a run can be stopped at any time and goes on where it was. A mutant that changes nothing
-that could be seen stands in tests/mutants_equivalent.txt, with the reason.
+The list has one line for each function (or statement outside of functions): a key, the seconds that
+its mutants took, a letter for each mutant in the source's order, and the name. The key is a hash of
+the code without docstrings, types and error messages. So a function keeps its line when it moves or
+when only its comments change, and another function's change costs it nothing. The list is written
+after every mutant; a run can be stopped at any time and goes on later.
 
-A test is written for each mutant of the sample that survives, and then notices it: that says
-nothing of the mutants outside the sample. So the list keeps which were noticed only since, and the
-interval is of those that were noticed when first met. Where much of a3c/ has changed, another
-SAMPLE_SEED draws a sample that no test was written for.
+Every mutant of the modules IN_FULL is run, and a sample of the others: mutants are drawn when their
+function is first seen, until the sample has SAMPLE_SIZE. We write a test for each mutant of the sample
+that survives; the list then marks the mutant as noticed since. This says nothing about the mutants
+outside of the sample, so the confidence interval only counts those that were noticed at first.
+
+A mutant that nobody could notice is an equivalent one: tests/mutants_equivalent.txt has the reason.
 """
 
 import argparse
 import contextlib
 import ctypes
 import fcntl
-import hashlib
+import functools
 import itertools
 import json
 import math
@@ -44,181 +46,176 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-RESULTS = ROOT / "tests" / "mutants.txt"
+LIST = ROOT / "tests" / "mutants.txt"
 EQUIVALENT = ROOT / "tests" / "mutants_equivalent.txt"
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests.tools import mutation  # noqa: E402 (needs the path)
 
-# Of these modules every mutant counts; of the others, a sample.
+# Every mutant of these modules is run; of the others, a sample.
 IN_FULL = (
-    "losses",
-    "optimizer",
-    "score",
-    "wrappers",
-    "screen",
-    "shared",
-    "network",
-    "learner",
-    "worker",
+    *("losses", "optimizer", "shared", "network", "kernels", "learner", "worker"),
+    *("score", "wrappers", "screen"),
 )
 SAMPLE_SIZE = 300
-SAMPLE_SEED = 1
+SAMPLE_SEED = 2
 
-# Test files beside a module's own that may notice something.
+# Test files that may notice a module's mutants, besides its own.
 MORE_TESTS = {
     "losses": ("properties", "worker", "oracle_replay", "learning"),
     "optimizer": ("properties", "shared", "worker", "sharing", "oracle_replay"),
+    "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
+    "network": ("worker", "checkpoint", "oracle_replay", "pins"),
+    "kernels": ("network", "learner", "optimizer", "oracle_replay", "pins"),
+    "policy": ("worker", "losses", "evaluation"),
+    "learner": ("worker", "failure", "properties", "learning", "shared", "oracle_replay"),
+    "worker": ("failure", "properties", "learning", "training"),
+    "debug_dump": ("properties", "worker", "show_debug_data"),
+    "contract": ("worker", "checkpoint", "resume"),
     "score": ("properties", "replay_by_hand", "make", "pool"),
     "wrappers": ("properties", "replay_by_hand", "make"),
     "screen": ("make", "wrappers", "replay_by_hand"),
-    "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
-    "network": ("worker", "checkpoint", "oracle_replay", "pins"),
-    "learner": ("worker", "failure", "properties", "learning", "shared", "oracle_replay"),
-    "worker": ("failure", "properties", "learning", "training"),
-    "make": ("replay_by_hand", "preprocessing_play"),
-    "pool": ("process", "host", "replay_by_hand"),
-    "process": ("pool", "host", "env_fault", "replay_by_hand"),
-    "serve": ("pool", "process", "host", "env_fault"),
-    "seeding": ("properties", "make", "training"),
     "debug_wrappers": ("make", "wrappers"),
-    "run_folder": ("resume", "safety", "train"),
-    "params": ("command_line", "run_folder", "resume"),
-    "command_line": ("params", "train"),
-    "logs": ("training", "train"),
-    "checkpoint": ("evaluator", "resume", "training", "train"),
-    "checkpoint_files": ("checkpoint", "resume", "safety"),
+    "make": ("replay_by_hand", "preprocessing_play"),
+    "pool": ("process", "fleet", "replay_by_hand"),
+    "fleet": ("pool",),
+    "process": ("pool", "env_fault", "replay_by_hand"),
+    "serve": ("pool", "process", "env_fault"),
+    "appending": ("disk", "logs", "resume"),
+    "seeding": ("properties", "make", "training"),
     "stopping": ("train",),
-    "training": ("resume", "train"),
-    "watch": ("training", "train"),
-    "debug_dump": ("properties", "worker", "show_debug_data"),
-    "__init__": ("setup", "train"),
-    "appending": ("disk", "logs", "score", "resume"),
+    "params": ("command_line", "config", "run_folder", "resume"),
+    "command_line": ("params", "train"),
+    "config": ("command_line", "params"),
+    "checkpoint": ("evaluator", "resume", "training", "train"),
+    "events": ("logs", "resume"),
+    "games": ("resume", "plot_runs"),
+    "logs": ("training", "train"),
+    "provenance": ("resume", "train"),
+    "reading": ("plot_runs", "resume"),
+    "resume": ("watch", "train"),
+    "run_folder": ("resume", "safety", "train"),
+    "agent": ("evaluation", "run_checkpoint"),
     "atari_scores": ("evaluation",),
     "evaluation": ("evaluator", "run_checkpoint"),
     "evaluator": ("training", "resume"),
-    "resume": ("watch", "train"),
     "screens": ("views", "preprocessing_play", "run_checkpoint"),
     "views": ("preprocessing_play", "run_checkpoint"),
-    "events": ("logs", "resume"),
-    "contract": ("worker", "checkpoint", "resume"),
+    "start": ("train", "training"),
+    "training": ("resume", "train"),
+    "watch": ("training", "train"),
+    "__init__": ("setup", "train"),
 }
 OTHERS_SECONDS = 40
-# After so many mutants, the right source has to pass once more: a machine that has become too slow
-# or too full would notice every mutant.
+# The right source has to pass again after so many mutants: on a machine that has become too slow or
+# whose disk is full, the tests would fail for every mutant.
 CHECKED_EVERY = 50
+SECONDS_PER_MUTANT = 15.0  # an estimate, until the list has measured it
 FAILED, INTERRUPTED, NO_SUCH_TEST = 1, 2, 4  # pytest's
 SUBREAPER = 36  # of prctl: orphans of our processes become our children
 
+# The letters of the list. NOTICED_SINCE: it survived at first, and tests of a later day noticed it.
+# AGAIN: it survived, and the tests of today have not run yet.
+KILLED, TIMEOUT, SURVIVED, NOTICED_SINCE = "k", "t", "s", "n"
+TO_RUN, AGAIN, NOT_SAMPLED = "?", "a", "."
 
-class Result(NamedTuple):
-    """One line of the list."""
 
-    # killed, timeout, survived; since: noticed by today's tests, survived earlier ones; again:
-    # survived earlier ones, has not met today's yet
-    status: str
-    name: str
+class Function(NamedTuple):
+    """A function of today, or a statement outside of functions, and what the list tells of it."""
+
+    path: str
+    part: mutation.Part
     seconds: float
-    by: str  # the test that noticed
+    states: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.removesuffix('.py').replace('/', '.')}.{self.part.name}"
+
+    @property
+    def is_in_full(self) -> bool:
+        return is_in_full(self.path)
+
+    def left(self) -> list[int]:
+        """Return the numbers of the mutants that are to be run."""
+        return [i for i, state in enumerate(self.states) if state in (TO_RUN, AGAIN)]
+
+    def with_state(self, i: int, state: str, seconds: float = 0.0) -> "Function":
+        """Return it with one mutant's state changed."""
+        states = self.states[:i] + state + self.states[i + 1 :]
+        return self._replace(states=states, seconds=self.seconds + seconds)
 
 
-class Section(NamedTuple):
-    """What the list tells of one file."""
-
-    sha: str
-    n_mutants: int
-    results: dict[str, Result]
+Functions = dict[str, Function]  # by key
 
 
 # The list
 
 
-def read_results(text: str) -> dict[str, Section]:
-    """Return the sections of the list, by file."""
-    sections: dict[str, Section] = {}
-    section = Section("", 0, {})
-    for line in text.splitlines():
-        if line.startswith("== "):
-            path, sha, n_mutants = line[3:].split()[:3]
-            section = sections[path] = Section(sha, int(n_mutants), {})
-        elif line and not line.startswith("#"):
-            status, seconds, by, name = line.split(maxsplit=3)
-            section.results[name] = Result(status, name, float(seconds), by)
-    return sections
+def is_in_full(path: str) -> bool:
+    return pathlib.Path(path).stem in IN_FULL
 
 
-def write_results(sections: dict[str, Section], equivalent: dict[str, str]) -> str:
-    """Return the list's text."""
-    results = [result for section in sections.values() for result in section.results.values()]
-    hours = sum(result.seconds for result in results) / 3600
-    lines = ["# Made by `make mutants`; see tests/tools/mutants.py. Status, seconds, test, mutant."]
-    lines += [f"# {len(results)} mutants took {hours:.1f} hours of one core."]
-    lines += [f"# {line}" for line in score(sections, equivalent)]
-    for path, section in sorted(sections.items()):
-        lines += ["", f"== {path} {section.sha} {section.n_mutants} mutants"]
-        for result in section.results.values():
-            by = result.by.replace(" ", "_")
-            lines.append(f"{result.status:8} {result.seconds:6.1f} {by} {result.name}")
-    return "\n".join(lines) + "\n"
-
-
-def sections_of(now: Mapping[str, str]) -> dict[str, Section]:
-    """Return what the list tells of the sources of now; of another source only what survived it."""
-    sections = {}
-    for path, section in read_results(RESULTS.read_text() if RESULTS.exists() else "").items():
-        if path not in now:
-            continue
-        if section.sha != sha_of(now[path]):
-            names = {mutant.name for mutant in mutation.mutants_of(now[path])}
-            left = {name: section.results[name] for name in section.results.keys() & names}
-            section = Section(sha_of(now[path]), len(names), to_run_again(left, names))
-        if section.results:
-            sections[path] = section
-    return sections
-
-
-def to_run_again(results: Mapping[str, Result], names: Set[str]) -> dict[str, Result]:
-    """A file's results without those of the names, but for the note of what has survived."""
-    return {
-        name: result._replace(status="again") if name in names else result
-        for name, result in results.items()
-        if name not in names or result.status in ("survived", "since", "again")
-    }
-
-
-def unexplained(
-    path: str, results: Mapping[str, Result], equivalent: Mapping[str, str]
-) -> set[str]:
-    """The survivors of a file that no reason is given for."""
-    return {
-        name
-        for name, result in results.items()
-        if result.status == "survived" and f"{path}: {name}" not in equivalent
-    }
-
-
-def left_to_run(wanted: Set[str], results: Mapping[str, Result]) -> set[str]:
-    return {name for name in wanted if name not in results or results[name].status == "again"}
-
-
-def shares(paths: Sequence[str], todo: Mapping[str, set[str]], n_jobs: int) -> list[list[str]]:
-    """Return the paths of each job, about as many mutants to run in each."""
-    found: list[list[str]] = [[] for _ in range(n_jobs)]
-    n_mutants = [0] * n_jobs
-    for path in sorted(paths, key=lambda path: -len(todo[path])):
-        least = n_mutants.index(min(n_mutants))
-        found[least].append(path)
-        n_mutants[least] += len(todo[path])
+@functools.cache  # a run is about the sources that it began with
+def parts_of_today() -> dict[str, tuple[str, mutation.Part]]:
+    """Return path and part of each function of a3c/, by key; twins have keys of their own."""
+    found: dict[str, tuple[str, mutation.Part]] = {}
+    for path in sorted(ROOT.glob("a3c/**/*.py")):
+        for part in mutation.parts_of(path.read_text()):
+            key = part.key
+            while key in found:
+                key += "+"
+            found[key] = str(path.relative_to(ROOT)), part
     return found
 
 
+def read_list(text: str) -> dict[str, tuple[float, str]]:
+    """Return seconds and states, by key."""
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return {key: (float(seconds), states) for key, seconds, states, _ in lines}
+
+
+def functions_of_today(text: str) -> Functions:
+    """Return all functions of a3c/, with what the list tells of them; draw the sample of new ones."""
+    told = read_list(text)
+    functions = {}
+    drawn_from: list[tuple[str, int]] = []
+    n_drawn = 0
+    for key, (path, part) in parts_of_today().items():
+        n = len(part.mutants)
+        seconds, states = told.get(key, (0.0, ""))
+        if len(states) != n:  # a new function, or the kinds of mutants have changed
+            seconds, states = 0.0, NOT_SAMPLED * n
+            drawn_from += [] if is_in_full(path) else [(key, i) for i in range(n)]
+        if is_in_full(path):
+            states = states.replace(NOT_SAMPLED, TO_RUN)
+        else:
+            n_drawn += n - states.count(NOT_SAMPLED)
+        functions[key] = Function(path, part, seconds, states)
+    # The order depends on the function alone.
+    drawn_from.sort(key=lambda drawn: mutation.hash_of(f"{SAMPLE_SEED} {drawn}"))
+    for key, i in drawn_from[: max(0, SAMPLE_SIZE - n_drawn)]:
+        functions[key] = functions[key].with_state(i, TO_RUN)
+    return functions
+
+
+def text_of(functions: Functions, excused: Mapping[str, str]) -> str:
+    """Return the list."""
+    lines = ["# Made by `make mutants`; tests/tools/mutants.py explains it."]
+    lines += [f"# {line}" for line in score(functions.values(), excused)]
+    for key, function in sorted(functions.items(), key=lambda item: (item[1].name, item[0])):
+        name = function.name.replace(" ", "")
+        lines.append(f"{key} {function.seconds:.0f} {function.states} {name}")
+    return "\n".join(lines) + "\n"
+
+
 def read_equivalent(text: str) -> dict[str, str]:
-    """Return the reasons, by file and mutant: a line `path: mutant`, below it the reason."""
+    """Return the reasons by the mutants' names: each block is a line with the name and the reason."""
     reasons = {}
     for block in text.split("\n\n"):
         lines = [line for line in block.splitlines() if not line.startswith("#")]
@@ -228,34 +225,39 @@ def read_equivalent(text: str) -> dict[str, str]:
     return reasons
 
 
-def score(sections: dict[str, Section], equivalent: dict[str, str]) -> Iterator[str]:
-    """Yield what share of the mutants was noticed, file by file and in all."""
-    totals = {True: [0] * 5, False: [0] * 5}
-    for path, section in sorted(sections.items()):
-        run = section.results.values()
-        noticed = sum(result.status not in ("survived", "again") for result in run)
-        excused = sum(
-            result.status == "survived" and f"{path}: {result.name}" in equivalent for result in run
+def score(functions: Iterable[Function], excused: Mapping[str, str]) -> Iterator[str]:
+    """Yield how much is left to run and which share of the mutants was noticed."""
+    functions = list(functions)
+    n_run = sum(len(f.states) - f.states.count(NOT_SAMPLED) - len(f.left()) for f in functions)
+    n_left = sum(len(f.left()) for f in functions)
+    n_whole = sum(not f.left() for f in functions)
+    seconds = sum(f.seconds for f in functions)
+    each = seconds / n_run if n_run else SECONDS_PER_MUTANT
+    yield f"{n_whole} of {len(functions)} functions need no run; {n_run} mutants ran."
+    yield f"{n_left} mutants are left to run: about {n_left * each / 3600:.1f} hours of one core."
+    for name, some in (
+        ("in full", [f for f in functions if f.is_in_full]),
+        ("sampled", [f for f in functions if not f.is_in_full]),
+    ):
+        n = {state: sum(f.states.count(state) for f in some) for state in "ktsn"}
+        n_excused = sum(name in excused for f in some for name in survivors(f))
+        noticed, counted = n["k"] + n["t"] + n["n"], sum(n.values()) - n_excused
+        if not counted:
+            continue
+        yield (
+            f"{name}: {noticed} of {counted} noticed = {noticed / counted:.1%},"
+            f" {n['n']} of them since; {n_excused} more are equivalent"
         )
-        since = sum(result.status == "since" for result in run)
-        figures = [noticed, len(run) - excused, since, excused, len(run)]
-        total = totals[pathlib.Path(path).stem in IN_FULL]
-        total[:] = [a + b for a, b in zip(total, figures, strict=True)]
-        yield f"{path}: {_figures(*figures)} of {section.n_mutants}"
-    if totals[True][-1]:
-        yield f"in full: {_figures(*totals[True])}"
-    if totals[False][-1]:
-        yield f"sampled: {_figures(*totals[False])}"
-        noticed, n, since, *_ = totals[False]
-        share, (low, high) = (noticed - since) / n, wilson(noticed - since, n)
-        yield f"sampled, when first met: {share:.1%}, 95 % interval {low:.1%} to {high:.1%}"
+        if name == "sampled":
+            low, high = wilson(noticed - n["n"], counted)
+            share = (noticed - n["n"]) / counted
+            yield f"sampled, at first: {share:.1%}, 95 % interval {low:.1%} to {high:.1%}"
 
 
-def _figures(noticed: int, n: int, since: int, excused: int, n_run: int) -> str:
-    share = f" = {noticed / n:.1%}" if n else ""
-    return (
-        f"{noticed} of {n} noticed{share}, {since} of them since, {excused} equivalent, {n_run} run"
-    )
+def survivors(function: Function) -> list[str]:
+    """Return the names of the mutants that survived."""
+    mutants = zip(function.part.mutants, function.states, strict=True)
+    return [mutant.name for mutant, state in mutants if state == SURVIVED]
 
 
 def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -265,52 +267,34 @@ def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
     return centre - half, centre + half
 
 
-# What to run
+def to_run_again(
+    functions: Functions, files: Sequence[str], only_survivors: bool, excused: Mapping[str, str]
+) -> Functions:
+    """Return the functions with those mutants marked that the user wants to run again."""
 
+    def marked(state: str, name: str) -> str:
+        if only_survivors:
+            return AGAIN if state == SURVIVED and name not in excused else state
+        again = {KILLED: TO_RUN, TIMEOUT: TO_RUN, SURVIVED: AGAIN, NOTICED_SINCE: AGAIN}
+        return again.get(state, state)
 
-def sources() -> dict[str, str]:
-    """Return every source of a3c/, by path."""
+    def of(function: Function) -> Function:
+        mutants = zip(function.states, function.part.mutants, strict=True)
+        return function._replace(states="".join(marked(state, m.name) for state, m in mutants))
+
     return {
-        str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.glob("a3c/**/*.py"))
-    }
-
-
-def sha_of(source: str) -> str:
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
-
-
-def sampled(all_sources: dict[str, str]) -> dict[str, set[str]]:
-    """Return the names of the mutants to run of each file: all, or those of the sample."""
-    names = {
-        path: [mutant.name for mutant in mutation.mutants_of(source)]
-        for path, source in all_sources.items()
-    }
-    rest = [
-        (path, name)
-        for path in names
-        if pathlib.Path(path).stem not in IN_FULL
-        for name in names[path]
-    ]
-    # Ranks by hash: a change to one file leaves the sample of the others nearly as it was.
-    rest.sort(key=lambda pair: sha_of(f"{SAMPLE_SEED} {pair}"))
-    chosen = set(rest[:SAMPLE_SIZE])
-    return {
-        path: {
-            name
-            for name in names[path]
-            if pathlib.Path(path).stem in IN_FULL or (path, name) in chosen
-        }
-        for path in names
+        key: of(function) if not files or function.path in files else function
+        for key, function in functions.items()
     }
 
 
 def files_of_tests(path: str) -> list[str]:
-    """Return the test files of a source, its own first."""
+    """Return the test files of a module, its own first."""
     module = pathlib.Path(path).stem
     return [
         str(file.relative_to(ROOT))
         for name in (module, *MORE_TESTS.get(module, ()))
-        for file in ROOT.glob(f"tests/**/{name}_test.py")
+        for file in sorted(ROOT.glob(f"tests/**/{name}_test.py"))
     ]
 
 
@@ -510,52 +494,63 @@ def judge(workshop: Workshop, baseline: Baseline, function: str, files: Sequence
     return outcome._replace(seconds=seconds)
 
 
-def status_of(outcome: Outcome) -> str:
+def state_of(outcome: Outcome) -> str:
     """What a run of tests says of the mutant. One that ended otherwise than tests do says nothing."""
     if outcome.code is None:
-        return "timeout"
+        return TIMEOUT
     if outcome.code == 0:
-        return "survived"
+        return SURVIVED
     has_failed = outcome.code in (FAILED, INTERRUPTED) and outcome.failed != "-"
     has_crashed = outcome.code < 0 and outcome.code != -signal.SIGKILL  # that is for want of memory
     if has_failed or has_crashed:
-        return "killed"
+        return KILLED
     raise SystemExit(f"pytest ended with {outcome.code}, and no test had failed")
 
 
-def run_file(
-    path: str,
-    source: str,
-    wanted: set[str],
-    old: dict[str, Result],
-    save: Callable[[Section], None],
+class OutOfTime(Exception):
+    """The minutes that the user gave are over."""
+
+
+def run_module(
+    path: str, functions: Functions, save: Callable[[str, Function], None], end: float
 ) -> None:
-    """Run what old leaves to run of one file's wanted mutants; hand on the results after each."""
-    mutants = mutation.mutants_of(source)
-    todo = [mutant for mutant in mutants if mutant.name in left_to_run(wanted, old)]
+    """Run the mutants that are left of one module; hand on the function after each."""
+    todo = [(key, i) for key, f in functions.items() if f.path == path for i in f.left()]
     if not todo:
         return
+    source = (ROOT / path).read_text()
     with tempfile.TemporaryDirectory() as folder:
         workshop = Workshop(pathlib.Path(folder))
-        print(
-            f"{path}: {len(todo)} mutants to run; first its tests on the right source", flush=True
-        )
+        print(f"{path}: {len(todo)} mutants; first the tests of the right source", flush=True)
         baseline = baseline_of(workshop, path, source)
         print(f"{len(baseline.seconds)} tests, {sum(baseline.seconds.values()):.0f} s", flush=True)
-        results = dict(old)
-        for number, mutant in enumerate(todo, start=1):
+        for number, (key, i) in enumerate(todo, start=1):
+            if time.monotonic() > end:
+                raise OutOfTime
+            function = functions[key]
+            mutant = function.part.mutants[i]
             workshop.put(path, mutant.apply(source))
-            outcome = judge(workshop, baseline, mutant.function, files_of_tests(path))
-            status = status_of(outcome)
-            if mutant.name in old and status != "survived":
-                status = "since"
-            results[mutant.name] = Result(status, mutant.name, outcome.seconds, outcome.failed)
-            line = f"{number}/{len(todo)} {status} {outcome.seconds:.0f} s {outcome.failed}"
+            outcome = judge(workshop, baseline, function.part.name, files_of_tests(path))
+            state = state_of(outcome)
+            if function.states[i] == AGAIN and state != SURVIVED:
+                state = NOTICED_SINCE
+            functions[key] = function.with_state(i, state, outcome.seconds)
+            line = f"{number}/{len(todo)} {state} {outcome.seconds:.0f} s {outcome.failed}"
             print(f"{line} | {path}:{mutant.line} {mutant.name}", flush=True)
-            in_order = {m.name: results[m.name] for m in mutants if m.name in results}
-            save(Section(sha_of(source), len(mutants), in_order))
+            save(key, functions[key])
             if number % CHECKED_EVERY == 0:
                 baseline = baseline_of(workshop, path, source)
+
+
+def shares(functions: Functions, paths: Sequence[str], n_jobs: int) -> list[list[str]]:
+    """Return the modules of each job, with about as many mutants to run in each."""
+    n_left = {
+        path: sum(len(f.left()) for f in functions.values() if f.path == path) for path in paths
+    }
+    found: list[list[str]] = [[] for _ in range(n_jobs)]
+    for path in sorted(paths, key=lambda path: -n_left[path]):
+        min(found, key=lambda share: sum(n_left[path] for path in share)).append(path)
+    return found
 
 
 def warm_up() -> None:
@@ -572,30 +567,38 @@ def warm_up() -> None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Run the tests against mutants of a3c/.")
-    parser.add_argument("files", nargs="*", help="such as a3c/agent/losses.py; run anew")
-    parser.add_argument("--survivors", action="store_true", help="of the files, only what survived")
+    parser.add_argument(
+        "files", nargs="*", help="modules to run again, such as a3c/agent/losses.py"
+    )
+    parser.add_argument("--survivors", action="store_true", help="run again only what survived")
     parser.add_argument("--score", action="store_true", help="print the score and run nothing")
-    parser.add_argument("--jobs", type=int, default=1, help="so many files at a time")
-    parser.add_argument("--share", help=argparse.SUPPRESS)  # the files of this job
+    parser.add_argument("--jobs", type=int, default=1, help="how many modules run at a time")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
+    parser.add_argument("--share", help=argparse.SUPPRESS)  # the modules of this job
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    now = sources()
-    equivalent = read_equivalent(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    end = time.monotonic() + 60 * given.minutes
+    excused = read_equivalent(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+
+    def read() -> Functions:
+        return functions_of_today(LIST.read_text() if LIST.exists() else "")
+
+    def save(key: str, function: Function) -> None:
+        with LIST.open("a") as lock:  # another job may be writing
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            LIST.write_text(text_of(read() | {key: function}, excused))
+
+    functions = read()
+    if given.files or given.survivors:
+        functions = to_run_again(functions, given.files, given.survivors, excused)
+    all_paths = dict.fromkeys(function.path for function in functions.values())
+    paths = given.files or sorted(all_paths, key=lambda path: not is_in_full(path))
     status = 0
-    wanted = sampled(now)
-    paths = given.files or sorted(now, key=lambda path: pathlib.Path(path).stem not in IN_FULL)
-    old = {path: section.results for path, section in sections_of(now).items()}
-    for path, results in old.items():
-        if given.survivors:
-            old[path] = to_run_again(results, unexplained(path, results, equivalent))
-        elif path in given.files:
-            old[path] = to_run_again(results, results.keys())
     if given.jobs > 1 and given.share is None and not given.score:
-        todo = {path: left_to_run(wanted[path], old.get(path, {})) for path in paths}
-        # All of them: a job ends whatever children it has.
+        # A job for each share: a job kills all the children it has.
         commands = [
             [sys.executable, __file__, *arguments, f"--share={','.join(share)}"]
-            for share in shares(paths, todo, given.jobs)
+            for share in shares(functions, paths, given.jobs)
         ]
         jobs = [subprocess.Popen(command) for command in commands]
         try:
@@ -604,18 +607,17 @@ def main(arguments: list[str]) -> int:
             for job in jobs:
                 job.terminate()
     elif not given.score:
+        os.nice(10)
         warm_up()
-        for path in paths if given.share is None else filter(None, given.share.split(",")):
-
-            def save(section: Section, path: str = path) -> None:
-                with RESULTS.open("a") as lock:  # another job may be about to
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                    sections = sections_of(now) | {path: section}
-                    RESULTS.write_text(write_results(sections, equivalent))
-
-            run_file(path, now[path], wanted[path], old.get(path, {}), save)
+        with contextlib.suppress(OutOfTime):
+            for path in paths if given.share is None else filter(None, given.share.split(",")):
+                run_module(path, functions, save, end)
     if given.share is None:
-        print(*score(sections_of(now), equivalent), sep="\n")
+        functions = read()
+        print(*score(functions.values(), excused), sep="\n")
+        known = {mutant.name for f in functions.values() for mutant in f.part.mutants}
+        for name in sorted(excused.keys() - known):
+            print(f"{EQUIVALENT.name} gives a reason for a mutant that does not exist: {name}")
     return status
 
 

@@ -1,15 +1,15 @@
-"""Mutants of a source: copies in which one expression is changed, as a slip of the hand would change it.
+"""Mutants of a source: copies with one small change, as a typing mistake would make it.
 
-What is changed into what stands in `_changes`. Left alone are type hints, docstrings, decorators,
-what errors say, and what is inside f-strings (whose places Python 3.11 does not tell).
+`_changes` says what is changed into what. Type hints, docstrings, decorators, error messages and
+f-strings are left alone (Python 3.11 does not tell where the parts of an f-string are).
 
-A mutant is named by its function and its expression before and after, so that the name survives
-changes elsewhere in the file.
+A mutant is named by its function and by its expression before and after the change.
 """
 
 import ast
 import collections
 import copy
+import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -59,7 +59,6 @@ class Mutant(NamedTuple):
 
     name: str
     line: int
-    function: str
     start: int
     end: int
     new: str
@@ -70,62 +69,120 @@ class Mutant(NamedTuple):
         return (data[: self.start] + self.new.encode() + data[self.end :]).decode()
 
 
-def mutants_of(source: str) -> list[Mutant]:
-    """Return every mutant of a source, in the source's order."""
+class Part(NamedTuple):
+    """A function, or a statement outside of all functions, and its mutants in the source's order.
+
+    Parts with equal keys have equal mutants, whatever their docstrings, types and modules are.
+    """
+
+    name: str
+    key: str
+    mutants: list[Mutant]
+
+
+def parts_of(source: str) -> list[Part]:
+    """Return the parts of a source that have mutants."""
     offsets = [0]
     for line in source.encode().splitlines(keepends=True):
         offsets.append(offsets[-1] + len(line))
+    parts = [
+        Part(name, key_of(node), _mutants_of(name, node, offsets))
+        for name, node in nodes_of(ast.parse(source))
+    ]
+    return [part for part in parts if part.mutants]
+
+
+def key_of(node: ast.stmt) -> str:
+    """Return a hash of what may change the outcome of a mutant of this function or statement."""
+    bare = _Bare().visit(copy.deepcopy(node))
+    return hash_of(ast.unparse(bare or ast.Pass()))
+
+
+def hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+class _Bare(ast.NodeTransformer):
+    """Takes away docstrings, types and what errors say."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        node.body = node.body[_is_documented(node) :] or [ast.Pass()]
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        return ast.arg(node.arg)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        if node.value is None:
+            return None
+        return self.generic_visit(ast.Assign([node.target], node.value, lineno=0))
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        if isinstance(node.exc, ast.Call):
+            return ast.Raise(node.exc.func)
+        return node
+
+
+def nodes_of(node: ast.Module | ast.ClassDef, scope: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each function and each other statement, with its name; a class is taken apart."""
+    for child in node.body[_is_documented(node) :]:
+        if isinstance(child, ast.ClassDef):
+            yield from nodes_of(child, f"{scope}{child.name}.")
+        elif isinstance(child, ast.FunctionDef):
+            yield scope + child.name, child
+        elif isinstance(child, ast.Assign | ast.AnnAssign):
+            target = child.targets[0] if isinstance(child, ast.Assign) else child.target
+            yield scope + ast.unparse(target), child
+        else:
+            yield f"{scope}(statement)", child
+
+
+def _mutants_of(part: str, node: ast.stmt, offsets: list[int]) -> list[Mutant]:
+    """Return the mutants of a part; equal changes are numbered."""
     names: collections.Counter[str] = collections.Counter()
     found = []
-    expressions = _expressions(ast.parse(source), "")
-    for function, node, is_condition in sorted(
-        expressions, key=lambda it: (it[1].lineno, it[1].col_offset)
+    whole = ast.Module([node], [])
+    for expression, is_condition in sorted(
+        _expressions(whole, is_top="." not in part), key=lambda it: (it[0].lineno, it[0].col_offset)
     ):
-        for new in _changes(node, is_condition):
-            before, after = ast.unparse(node), ast.unparse(new)
-            name = f"{function or '(module)'}: {before} → {after}"
+        for new in _changes(expression, is_condition):
+            before, after = ast.unparse(expression), ast.unparse(new)
+            name = f"{part}: {before} → {after}"
             names[name] += 1
             if names[name] > 1:
                 name += f" ({names[name]})"
-            assert node.end_lineno is not None
-            assert node.end_col_offset is not None
-            start = offsets[node.lineno - 1] + node.col_offset
-            end = offsets[node.end_lineno - 1] + node.end_col_offset
-            # A keyword is no expression of its own, and needs no brackets.
-            text = after if isinstance(node, ast.stmt) else f"({after})"
-            found.append(Mutant(name, node.lineno, function, start, end, text))
+            assert expression.end_lineno is not None
+            assert expression.end_col_offset is not None
+            start = offsets[expression.lineno - 1] + expression.col_offset
+            end = offsets[expression.end_lineno - 1] + expression.end_col_offset
+            # A keyword is not an expression of its own, and needs no brackets.
+            text = after if isinstance(expression, ast.stmt) else f"({after})"
+            found.append(Mutant(name, expression.lineno, start, end, text))
     return found
 
 
 def functions_marked(source: str, mark: str) -> str:
-    """Return the source with a call `mark("name")` at the start of each function."""
+    """Return the source with a call `mark("name")` at the start of each function that is a part."""
     tree = ast.parse(source)
-
-    def visit(node: ast.AST, scope: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            name = _scope_of(child, scope)
-            if isinstance(child, ast.FunctionDef):
-                child.body.insert(_is_documented(child), ast.parse(f"{mark}({name!r})").body[0])
-            visit(child, name)
-
-    visit(tree, "")
+    for name, node in list(nodes_of(tree)):
+        if isinstance(node, ast.FunctionDef):
+            node.body.insert(_is_documented(node), ast.parse(f"{mark}({name!r})").body[0])
     return ast.unparse(ast.fix_missing_locations(tree))
-
-
-def _scope_of(node: ast.AST, scope: str) -> str:
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return f"{scope}.{node.name}".lstrip(".")
-    return scope
 
 
 def _is_documented(node: ast.AST) -> bool:
     body = getattr(node, "body", None)
     first = body[0] if isinstance(body, list) and body else None
-    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    )
 
 
-def _expressions(node: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | ast.stmt, bool]]:
-    """Yield all that may be changed below a node: its function, itself, and if it is a condition."""
+def _expressions(node: ast.AST, is_top: bool) -> Iterator[tuple[ast.expr | ast.stmt, bool]]:
+    """Yield all that may be changed below a node, and whether it is a condition."""
     left_alone = {"annotation", "returns", "decorator_list", "bases", "type_params"}
     skip_docstring = _is_documented(node)
     for field, value in ast.iter_fields(node):
@@ -134,17 +191,15 @@ def _expressions(node: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | as
         children = value if isinstance(value, list) else [value]
         for i, child in enumerate(children):
             is_docstring = field == "body" and i == 0 and skip_docstring
-            if not isinstance(child, ast.AST) or is_docstring or _is_left_alone(child, scope):
+            if not isinstance(child, ast.AST) or is_docstring or _is_left_alone(child, is_top):
                 continue
-            # A function's default values belong to what is around it.
-            inner = _scope_of(child, scope)
             if isinstance(child, ast.expr | ast.stmt):
-                yield inner, child, field == "test"
-            yield from _expressions(child, inner)
+                yield child, field == "test"
+            yield from _expressions(child, is_top and not isinstance(child, ast.FunctionDef))
 
 
-def _is_left_alone(node: ast.AST, scope: str) -> bool:
-    is_type_alias = not scope and isinstance(node, ast.Assign) and "|" in ast.unparse(node.value)
+def _is_left_alone(node: ast.AST, is_top: bool) -> bool:
+    is_type_alias = is_top and isinstance(node, ast.Assign) and "|" in ast.unparse(node.value)
     return is_type_alias or isinstance(
         node, ast.JoinedStr | ast.Raise | ast.Assert | ast.Import | ast.ImportFrom
     )

@@ -1,4 +1,4 @@
-"""The tool behind `make mutants`: which mutants there are, how they are run, and what is kept of it."""
+"""The tool behind `make mutants`: which mutants exist, how they run, and what the list keeps."""
 
 import ast
 import pathlib
@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from tests.tools import mutants, mutation
-from tests.tools.mutants import Result, Section
 
 SOURCE = '''"""Docstring 1."""
 LIMIT: int = 3
@@ -24,7 +23,7 @@ def f(x: int = 1, *, y="a") -> bool:
     return g(x, key=0.5) if x else f"{x + 1}"
 '''
 EXPECTED = [
-    "(module): 3 → 4",
+    "LIMIT: 3 → 4",
     "f: 1 → 2",
     "f: 'a' → 'aX'",
     "f: x < LIMIT and (not y) → x < LIMIT or not y",
@@ -43,9 +42,13 @@ EXPECTED = [
 ]
 
 
+def mutants_of(source: str) -> list[mutation.Mutant]:
+    return [mutant for part in mutation.parts_of(source) for mutant in part.mutants]
+
+
 def test_the_mutants_of_a_source() -> None:
-    """Golden: every one, and none of hints, docstrings, errors, assertions or f-strings."""
-    found = mutation.mutants_of(SOURCE)
+    """Golden: all of them, and none of hints, docstrings, errors, assertions or f-strings."""
+    found = mutants_of(SOURCE)
     assert [mutant.name for mutant in found] == EXPECTED
     for mutant in found:
         changed = mutant.apply(SOURCE)
@@ -58,80 +61,36 @@ def test_the_mutants_of_a_source() -> None:
 
 
 def test_places_are_counted_in_bytes_and_over_lines() -> None:
-    """Analytic: after letters of two bytes, and an expression of two lines; equal changes are numbered."""
+    """Analytic: after letters of two bytes, and in an expression of two lines."""
     source = 's = "αβ" + (1 +\n  x) * y\n'
-    changed = [mutant.apply(source) for mutant in mutation.mutants_of(source)]
+    changed = [mutant.apply(source) for mutant in mutants_of(source)]
     assert 's = ("αβ" - (1 + x) * y)\n'.replace('"', "'") in changed
-    assert 's = "αβ" + (2 +\n  x) * y\n'.replace("2", "(2)") in changed
-    names = [mutant.name for mutant in mutation.mutants_of("f(1, 1, 1)")][-3:]
-    assert names == ["(module): 1 → 2", "(module): 1 → 2 (2)", "(module): 1 → 2 (3)"]
+    assert 's = "αβ" + ((2) +\n  x) * y\n' in changed
+    names = [mutant.name for mutant in mutants_of("x = f(1, 1, 1)")][-3:]
+    assert names == ["x: 1 → 2", "x: 1 → 2 (2)", "x: 1 → 2 (3)"]
 
 
-def test_the_list_is_read_as_it_was_written() -> None:
-    """Analytic: two files, names with blanks; and the score of both kinds of file."""
-    sections = {
-        "a3c/agent/losses.py": Section(
-            *("0123456789ab", 4),
-            {
-                "f: a + b → a - b": Result(
-                    "killed", "f: a + b → a - b", 1.5, "tests/x_test.py::t[no_room]"
-                ),
-                "f: 1 → 2": Result("survived", "f: 1 → 2", 20.0, "-"),
-                "f: 2 → 3": Result("survived", "f: 2 → 3", 20.0, "-"),
-                "f: 3 → 4": Result("again", "f: 3 → 4", 20.0, "-"),
-            },
-        ),
-        "a3c/settings/params.py": Section(
-            *("ba9876543210", 9),
-            {
-                "g: 0 → 1": Result("timeout", "g: 0 → 1", 90.0, "-"),
-                "g: 1 → 2": Result("since", "g: 1 → 2", 9.0, "tests/x_test.py::t"),
-            },
-        ),
-    }
-    equivalent = mutants.read_equivalent(
-        "# Why\n\na3c/agent/losses.py: f: 1 → 2\n    No\n    matter.\n"
-    )
-    assert equivalent == {"a3c/agent/losses.py: f: 1 → 2": "No matter."}
-    text = mutants.write_results(sections, equivalent)
-    assert mutants.read_results(text) == sections
-    assert text.splitlines()[2:6] == [
-        "# a3c/agent/losses.py: 1 of 3 noticed = 33.3%, 0 of them since, 1 equivalent, 4 run of 4",
-        "# a3c/settings/params.py: 2 of 2 noticed = 100.0%, 1 of them since, 0 equivalent, 2 run of 9",
-        "# in full: 1 of 3 noticed = 33.3%, 0 of them since, 1 equivalent, 4 run",
-        "# sampled: 2 of 2 noticed = 100.0%, 1 of them since, 0 equivalent, 2 run",
-    ]
-    assert "# sampled, when first met: 50.0%, 95 % interval 9.5% to 90.5%\n" in text
-
-
-def test_what_is_told_of_another_source_does_not_count(tmp_path, monkeypatch) -> None:
-    """Analytic: of three files, two have changed, a fourth is gone; what survived is remembered."""
-    now = {"a3c/a.py": "1\n", "a3c/b.py": "X = 2 + 0\n", "a3c/d.py": "2\n"}
-    told = results_of({"f: 1 → 2": "killed"})
-    names = ("(module): 2 → 3", "(module): 0 → 1", "(module): 1 → 2")
-    sections = {
-        "a3c/a.py": Section(mutants.sha_of("1\n"), 1, told),
-        "a3c/b.py": Section(
-            *(mutants.sha_of("1\n"), 3),
-            results_of(dict(zip(names, ("survived", "killed", "survived"), strict=True))),
-        ),
-        "a3c/c.py": Section(mutants.sha_of("3\n"), 1, told),
-        "a3c/d.py": Section(mutants.sha_of("1\n"), 1, told),
-    }
-    monkeypatch.setattr(mutants, "RESULTS", tmp_path / "list.txt")
-    assert mutants.sections_of(now) == {}
-    mutants.RESULTS.write_text(mutants.write_results(sections, {}))
-    n_mutants = len(mutation.mutants_of(now["a3c/b.py"]))
-    again = results_of({"(module): 2 → 3": "again"})
-    assert mutants.sections_of(now) == {
-        "a3c/a.py": sections["a3c/a.py"],
-        "a3c/b.py": Section(mutants.sha_of(now["a3c/b.py"]), n_mutants, again),
-    }
-    assert "# 6 mutants took 0.0 hours of one core." in mutants.RESULTS.read_text()
-
-
-def results_of(statuses: dict[str, str]) -> dict[str, Result]:
-    return {name: Result(status, name, 1.0, "-") for name, status in statuses.items()}
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ('"""Docstring 2."""', '"""Other words.\n\n    And more."""  # and a comment', []),
+        ("x: int = 1, *, y=", "x: float = 1, *, y: str | None =", []),
+        ("-> bool", "-> None", []),
+        ("LIMIT: int = 3", "LIMIT = 3\nOTHER: int", []),
+        ('"too" + "small"', '"smaller than the limit"', []),
+        ("x == 7", "x == 8", ["f"]),
+        ("x + 1", "x + 2", ["f"]),
+        ("ValueError", "TypeError", ["f"]),
+        ("LIMIT: int = 3", "LIMIT: int = 4", ["LIMIT"]),
+        ("LIMIT: int = 3", "def g(x):\n    return x + 1\n\nLIMIT: int = 3", ["g"]),
+    ],
+)
+def test_a_key_changes_with_the_code_alone(old, new, changed) -> None:
+    """Analytic: not with docstrings, comments, types, messages or what stands elsewhere."""
+    assert SOURCE.count(old) == 1
+    keys = {part.key for part in mutation.parts_of(SOURCE)}
+    parts = mutation.parts_of(SOURCE.replace(old, new))
+    assert [part.name for part in parts if part.key not in keys] == changed
 
 
 TREE = {
@@ -147,6 +106,7 @@ def add(a, b):
 def unused():
     return 1
 """,
+    "a3c/other.py": "def twice(a):\n    return 2 * a\n",
     "tests/tiny_test.py": """
 import pytest
 
@@ -161,22 +121,25 @@ def test_add():
 def test_whose_case_is_named_by_the_module(name):
     assert name == NAME
 """,
+    "tests/other_test.py": "from a3c.other import twice\n\n\ndef test():\n    assert twice(2) == 4\n",
     "tests/__init__.py": "",
     "run.py": f"""
-import pathlib, pytest, sys
+import os, pathlib, sys
+os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
 sys.path.insert(0, {str(mutants.ROOT)!r})
 from tests.tools import mutants
 mutants.__file__ = __file__  # what jobs run
 mutants.ROOT = pathlib.Path.cwd()
-mutants.RESULTS, mutants.EQUIVALENT = pathlib.Path("list.txt"), pathlib.Path("none.txt")
-mutants.warm_up = lambda: None
+mutants.LIST, mutants.EQUIVALENT = pathlib.Path("list.txt"), pathlib.Path("none.txt")
+mutants.IN_FULL = ("tiny",)
+mutants.SAMPLE_SIZE = 1
+mutants.warm_up = lambda: __import__("pytest")  # and not TensorFlow
 mutants.CHECKED_EVERY = 2
 baseline_of = mutants.baseline_of
 mutants.baseline_of = lambda *given: print("checked") or baseline_of(*given)
 sys.exit(mutants.main(sys.argv[1:]))
 """,
 }
-TEST = "tests/tiny_test.py::test_add"
 TEST_OF_UNUSED = """
 
 def test_unused():
@@ -187,67 +150,95 @@ def test_unused():
 
 
 def test_a_run_in_a_tree_of_its_own(tmp_path: pathlib.Path) -> None:
-    """Golden: what the tests notice is killed, the rest survives, and a case that has lost its name is
-    no notice; the right source passes first and after two and four mutants; the tree is left alone.
+    """Golden: what tests notice is killed, the rest survives; a case that has lost its name notices nothing.
+
+    The right source passes first and again after two and four mutants; one of the other module's
+    mutants is drawn; no time is no run; a move and a comment cost nothing; tests of today notice
+    what survived earlier.
     """
     for name, text in TREE.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
 
-    said = run_mutants(tmp_path, "a3c/tiny.py")
-    first = {
-        "(module): 'a' → 'aX'": ("survived", "-"),
-        "add: return a + b → return None": ("killed", TEST),
-        "add: a + b → a - b": ("killed", TEST),
-        "unused: 1 → 2": ("survived", "-"),
-    }
-    assert listed(tmp_path) == first
-    assert said.count("checked") == 3
-    assert (tmp_path / "a3c/tiny.py").read_text() == TREE["a3c/tiny.py"]
+    said = run_mutants(tmp_path, "--minutes", "0")
+    assert "5 mutants are left to run: about 0.0 hours of one core." in said
+    assert not (tmp_path / "list.txt").exists()
 
-    # One is left to run, as if the run had been stopped before.
-    lines = (tmp_path / "list.txt").read_text().splitlines()
-    left = [line for line in lines if not line.endswith("a + b → a - b")]
-    (tmp_path / "list.txt").write_text("\n".join(left) + "\n")
+    said = run_mutants(tmp_path)
+    first = {"tiny.NAME": "s", "tiny.add": "kk", "tiny.unused": "s"}
+    states = listed(tmp_path)
+    assert sorted(states.pop("other.twice")) == [".", ".", "k"]
+    assert states == first
+    assert said.count("checked") == 4
+    assert (tmp_path / "a3c/tiny.py").read_text() == TREE["a3c/tiny.py"]
+    assert "in full: 2 of 4 noticed = 50.0%, 0 of them since; 0 more are equivalent" in said
+    assert "sampled, at first: 100.0%, 95 % interval 20.7% to 100.0%" in said
+
+    # The functions have moved, one has a docstring now, and one has changed.
+    (tmp_path / "a3c/tiny.py").unlink()
+    moved = TREE["a3c/tiny.py"].replace("b):", 'b):\n    """Add."""').replace('"a"', '"b"')
+    (tmp_path / "a3c/small.py").write_text(moved)
+    run = tmp_path / "run.py"
+    run.write_text(run.read_text().replace('"tiny"', '"small"'))
+    tests = tmp_path / "tests/tiny_test.py"
+    tests.rename(tmp_path / "tests/small_test.py")
+    tests = tmp_path / "tests/small_test.py"
+    tests.write_text(tests.read_text().replace("tiny", "small"))
     (said,) = (line for line in run_mutants(tmp_path) if " | " in line)
-    assert said.startswith("1/1 killed ")
-    assert listed(tmp_path) == first
+    assert said.startswith("1/1 s ")
 
     # A test for one that has survived; with two jobs, of which one has nothing to do.
-    with (tmp_path / "tests/tiny_test.py").open("a") as file:
-        file.write(TEST_OF_UNUSED)
+    tests.write_text(tests.read_text() + TEST_OF_UNUSED.replace("tiny", "small"))
     run_mutants(tmp_path, "--survivors", "--jobs", "2")
-    since = first | {"unused: 1 → 2": ("since", "tests/tiny_test.py::test_unused")}
-    assert listed(tmp_path) == since
+    states = listed(tmp_path)
+    del states["other.twice"]
+    assert states == {"small.NAME": "s", "small.add": "kk", "small.unused": "n"}
 
 
 def run_mutants(tree: pathlib.Path, *arguments: str) -> list[str]:
-    """The lines that it says."""
+    """Return the lines that it prints."""
     command = [sys.executable, "run.py", *arguments]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def listed(tree: pathlib.Path) -> dict[str, tuple[str, str]]:
-    """Status and test of each mutant."""
-    section = mutants.read_results((tree / "list.txt").read_text())["a3c/tiny.py"]
-    return {name: (result.status, result.by) for name, result in section.results.items()}
+def listed(tree: pathlib.Path) -> dict[str, str]:
+    """Return the states of each function's mutants."""
+    lines = [line.split() for line in (tree / "list.txt").read_text().splitlines()]
+    return {line[3].removeprefix("a3c."): line[2] for line in lines if line[0] != "#"}
 
 
 def test_what_an_end_says_of_a_mutant() -> None:
-    """Analytic: by pytest's codes, or minus a signal's number; but neither a wrong name of a test nor a
-    lack of memory is a notice.
+    """Analytic: by pytest's codes or minus a signal's number; a wrong name of a test and a lack of
+    memory say nothing.
     """
-    for code, failed, status in (
-        (0, "-", "survived"),
-        (None, "-", "timeout"),
-        (1, "a_test.py::test_a", "killed"),
-        (2, "a_test.py(import)", "killed"),
-        (-11, "-", "killed"),
+    for code, failed, state in (
+        (0, "-", mutants.SURVIVED),
+        (None, "-", mutants.TIMEOUT),
+        (1, "a_test.py::test_a", mutants.KILLED),
+        (2, "a_test.py(import)", mutants.KILLED),
+        (-11, "-", mutants.KILLED),
     ):
-        assert mutants.status_of(mutants.Outcome(code, failed, 1.0)) == status
+        assert mutants.state_of(mutants.Outcome(code, failed, 1.0)) == state
     for code in (1, 2, 3, 4, 5, 99, -9):
         with pytest.raises(SystemExit, match=f"ended with {code},"):
-            mutants.status_of(mutants.Outcome(code, "-", 1.0))
+            mutants.state_of(mutants.Outcome(code, "-", 1.0))
+
+
+def test_every_module_has_tests() -> None:
+    """Analytic: the names of modules and of test files in the tool's tables exist."""
+    modules = {path.stem for path in mutants.ROOT.glob("a3c/**/*.py")}
+    assert modules >= {*mutants.IN_FULL, *mutants.MORE_TESTS}
+    test_files = {path.stem for path in mutants.ROOT.glob("tests/**/*_test.py")}
+    for names in mutants.MORE_TESTS.values():
+        assert test_files >= {f"{name}_test" for name in names}
+    for path, _ in mutants.parts_of_today().values():
+        assert mutants.files_of_tests(path), path
+
+
+def test_a_reason_stands_below_its_mutant() -> None:
+    """Analytic: comments and indents aside."""
+    text = "# Why\n\nf: 1 → 2\n    No\n    matter.\n"
+    assert mutants.read_equivalent(text) == {"f: 1 → 2": "No matter."}

@@ -1,8 +1,9 @@
-"""The whole of A3C's arithmetic in float64 NumPy, every derivative written out by hand.
+"""The whole of A3C's arithmetic in float64 NumPy, with every derivative written by hand.
 
 An independent second opinion on what TensorFlow computes: written from Mnih et al. 2016 (section 4
 and Algorithm S3), Mnih et al. 2015 (the nature network) and the project's design, not from `a3c/`.
-It is meant to be obvious; nothing here is shared with the code that it checks.
+It is meant to be obvious, and shares nothing with the code that it checks. No other test derives the
+update in NumPy.
 
     oracle = Oracle("nature", weights, constant(weights, 1.0), hyperparameters)
     for rollout in rollouts:
@@ -10,8 +11,8 @@ It is meant to be obvious; nothing here is shared with the code that it checks.
     oracle.weights, oracle.mean_squares  # after the updates
 
 T is the number of steps of a rollout, K the number of environments, N a batch of states, A the
-number of actions. Weights, gradients and statistics are dicts of arrays, laid out as TensorFlow
-does: kernels of convolutions (height, width, in, out), of dense layers (in, out).
+number of actions. Weights, gradients and statistics are dicts of arrays in TensorFlow's layout:
+kernels of convolutions (height, width, in, out), of dense layers (in, out).
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ class Hyperparameters(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What one rollout costs, each part reduced and not yet weighted; `total` is what is minimised.
+    """The losses of one rollout. Each part is reduced but not yet weighted; `total` is minimised.
 
     total = policy - entropy_weight * entropy + value_loss_weight * value
     """
@@ -60,44 +61,34 @@ class Losses(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What the losses treat as constants, though it was computed from the weights. Both (T, K)."""
+    """What the losses treat as constants, although it depends on the weights. Both (T, K)."""
 
     returns: Array
     advantages: Array
 
 
 class Convolution(NamedTuple):
+    layer: str
     filters: int
     size: int
     stride: int
 
 
-class ImageNetwork(NamedTuple):
-    convolutions: dict[str, Convolution]
-    n_hidden: int
-
-
-IMAGE_NETWORKS = {
-    "nature": ImageNetwork(
-        {
-            "conv1": Convolution(filters=32, size=8, stride=4),
-            "conv2": Convolution(filters=64, size=4, stride=2),
-            "conv3": Convolution(filters=64, size=3, stride=1),
-        },
-        n_hidden=512,
-    ),
-    "small": ImageNetwork(
-        {
-            "conv1": Convolution(filters=16, size=8, stride=4),
-            "conv2": Convolution(filters=32, size=4, stride=2),
-        },
-        n_hidden=256,
-    ),
+CONVOLUTIONS = {
+    "nature": [
+        Convolution("conv1", filters=32, size=8, stride=4),
+        Convolution("conv2", filters=64, size=4, stride=2),
+        Convolution("conv3", filters=64, size=3, stride=1),
+    ],
+    "small": [
+        Convolution("conv1", filters=16, size=8, stride=4),
+        Convolution("conv2", filters=32, size=4, stride=2),
+    ],
 }
-MLP_N_HIDDEN = 64
+N_HIDDEN = {"nature": 512, "small": 256, "mlp": 64}
 
 
-# Networks: forward gives the outputs of every layer by its name, backward the gradients of weights.
+# Networks.
 
 
 def weight_shapes(
@@ -110,21 +101,19 @@ def weight_shapes(
         shapes[f"{layer}_kernel"] = kernel_shape
         shapes[f"{layer}_bias"] = kernel_shape[-1:]
 
+    n_hidden = N_HIDDEN[network]
     if network == "mlp":
-        (n_inputs,) = observation_shape
         for head, n_outputs in (("policy", n_actions), ("value", 1)):
-            add(f"{head}_dense1", n_inputs, MLP_N_HIDDEN)
-            add(f"{head}_dense2", MLP_N_HIDDEN, MLP_N_HIDDEN)
-            add(head, MLP_N_HIDDEN, n_outputs)
+            add(f"{head}_dense1", *observation_shape, n_hidden)
+            add(f"{head}_dense2", n_hidden, n_hidden)
+            add(head, n_hidden, n_outputs)
         return shapes
 
     height, width, channels = observation_shape
-    for layer, convolution in IMAGE_NETWORKS[network].convolutions.items():
-        add(layer, convolution.size, convolution.size, channels, convolution.filters)
-        height = (height - convolution.size) // convolution.stride + 1
-        width = (width - convolution.size) // convolution.stride + 1
-        channels = convolution.filters
-    n_hidden = IMAGE_NETWORKS[network].n_hidden
+    for layer, filters, size, stride in CONVOLUTIONS[network]:
+        add(layer, size, size, channels, filters)
+        height, width = (height - size) // stride + 1, (width - size) // stride + 1
+        channels = filters
     add("dense", height * width * channels, n_hidden)
     add("policy", n_hidden, n_actions)
     add("value", n_hidden, 1)
@@ -134,11 +123,32 @@ def weight_shapes(
 def forward(
     network: str, weights: Mapping[str, Array], observations: npt.NDArray[Any]
 ) -> dict[str, Array]:
-    """The outputs of every layer for N observations: among them `policy`, logits (N, A), and
-    `value` (N, 1)."""
+    """The outputs of every layer for N observations, by name: among them `policy`, logits (N, A), and
+    `value` (N, 1).
+    """
     if network == "mlp":
-        return _mlp_forward(weights, observations)
-    return _image_forward(network, weights, observations)
+        # Two networks that share nothing, each of two tanh layers and a linear one.
+        outputs = {"observations": observations.astype(np.float64)}
+        for head in ("policy", "value"):
+            last = outputs["observations"]
+            for layer in (f"{head}_dense1", f"{head}_dense2"):
+                last = outputs[layer] = np.tanh(_dense(weights, layer, last))
+            outputs[head] = _dense(weights, head, last)
+        return outputs
+
+    # Convolutions, flattened as (height, width, channels), one dense layer, two linear heads.
+    if observations.dtype != np.uint8:
+        raise ValueError(f"images are uint8, not {observations.dtype}")
+    last = observations.astype(np.float64) / 255.0
+    outputs = {"observations": last}
+    for layer, _, _, stride in CONVOLUTIONS[network]:
+        kernel, bias = weights[f"{layer}_kernel"], weights[f"{layer}_bias"]
+        last = outputs[layer] = _relu(convolve(last, kernel, bias, stride))
+    outputs["flat"] = last.reshape(len(last), -1)
+    outputs["dense"] = _relu(_dense(weights, "dense", outputs["flat"]))
+    outputs["policy"] = _dense(weights, "policy", outputs["dense"])
+    outputs["value"] = _dense(weights, "value", outputs["dense"])
+    return outputs
 
 
 def backward(
@@ -152,83 +162,32 @@ def backward(
 
     Here and below, d_x is the derivative of the loss by x.
     """
-    if network == "mlp":
-        return _mlp_backward(weights, outputs, d_logits, d_values)
-    return _image_backward(network, weights, outputs, d_logits, d_values)
-
-
-def _image_forward(
-    network: str, weights: Mapping[str, Array], observations: npt.NDArray[Any]
-) -> dict[str, Array]:
-    """Convolutions, flattened as (height, width, channels), one dense layer, two linear heads."""
-    if observations.dtype != np.uint8:
-        raise ValueError(f"images are uint8, not {observations.dtype}")
-    last = observations.astype(np.float64) / 255.0
-    outputs = {"observations": last}
-    for layer, convolution in IMAGE_NETWORKS[network].convolutions.items():
-        last = _relu(
-            convolve(last, weights[f"{layer}_kernel"], weights[f"{layer}_bias"], convolution.stride)
-        )
-        outputs[layer] = last
-    outputs["flat"] = last.reshape(len(last), -1)
-    outputs["dense"] = _relu(_dense(weights, "dense", outputs["flat"]))
-    outputs["policy"] = _dense(weights, "policy", outputs["dense"])
-    outputs["value"] = _dense(weights, "value", outputs["dense"])
-    return outputs
-
-
-def _image_backward(
-    network: str,
-    weights: Mapping[str, Array],
-    outputs: dict[str, Array],
-    d_logits: Array,
-    d_values: Array,
-) -> Weights:
     gradients: Weights = {}
+    if network == "mlp":
+        for head, d_head in (("policy", d_logits), ("value", d_values)):
+            dense1, dense2 = outputs[f"{head}_dense1"], outputs[f"{head}_dense2"]
+            d_dense2 = _dense_backward(weights, head, dense2, d_head, gradients)
+            d_dense2 *= 1.0 - dense2**2  # the derivative of tanh by its output
+            d_dense1 = _dense_backward(weights, f"{head}_dense2", dense1, d_dense2, gradients)
+            d_dense1 *= 1.0 - dense1**2
+            _dense_backward(weights, f"{head}_dense1", outputs["observations"], d_dense1, gradients)
+        return gradients
+
     d_dense = _dense_backward(weights, "policy", outputs["dense"], d_logits, gradients)
     d_dense += _dense_backward(weights, "value", outputs["dense"], d_values, gradients)
     d_dense *= _relu_slope(outputs["dense"])
     d_flat = _dense_backward(weights, "dense", outputs["flat"], d_dense, gradients)
 
-    convolutions = IMAGE_NETWORKS[network].convolutions
-    layers = list(convolutions)
-    d_layer = d_flat.reshape(outputs[layers[-1]].shape)
-    for layer, layer_below in zip(layers[::-1], [*layers[-2::-1], "observations"], strict=True):
+    convolutions = CONVOLUTIONS[network]
+    d_layer = d_flat.reshape(outputs[convolutions[-1].layer].shape)
+    layers_below = ["observations", *(convolution.layer for convolution in convolutions[:-1])]
+    for (layer, _, _, stride), below in zip(convolutions[::-1], layers_below[::-1], strict=True):
         d_layer = d_layer * _relu_slope(outputs[layer])
-        inputs, stride = outputs[layer_below], convolutions[layer].stride
-        kernel = weights[f"{layer}_kernel"]
+        inputs, kernel = outputs[below], weights[f"{layer}_kernel"]
         gradients[f"{layer}_kernel"] = _convolve_backward_kernel(inputs, kernel, d_layer, stride)
         gradients[f"{layer}_bias"] = d_layer.sum(axis=(0, 1, 2))
-        if layer_below != "observations":
+        if below != "observations":
             d_layer = _convolve_backward_inputs(inputs, kernel, d_layer, stride)
-    return gradients
-
-
-def _mlp_forward(weights: Mapping[str, Array], observations: npt.NDArray[Any]) -> dict[str, Array]:
-    """Two networks that share nothing, each of two tanh layers and a linear one."""
-    outputs = {"observations": observations.astype(np.float64)}
-    for head in ("policy", "value"):
-        outputs[f"{head}_dense1"] = np.tanh(
-            _dense(weights, f"{head}_dense1", outputs["observations"])
-        )
-        outputs[f"{head}_dense2"] = np.tanh(
-            _dense(weights, f"{head}_dense2", outputs[f"{head}_dense1"])
-        )
-        outputs[head] = _dense(weights, head, outputs[f"{head}_dense2"])
-    return outputs
-
-
-def _mlp_backward(
-    weights: Mapping[str, Array], outputs: dict[str, Array], d_logits: Array, d_values: Array
-) -> Weights:
-    gradients: Weights = {}
-    for head, d_head in (("policy", d_logits), ("value", d_values)):
-        dense1, dense2 = outputs[f"{head}_dense1"], outputs[f"{head}_dense2"]
-        d_dense2 = _dense_backward(weights, head, dense2, d_head, gradients)
-        d_dense2 *= 1.0 - dense2**2  # the derivative of tanh by its output
-        d_dense1 = _dense_backward(weights, f"{head}_dense2", dense1, d_dense2, gradients)
-        d_dense1 *= 1.0 - dense1**2
-        _dense_backward(weights, f"{head}_dense1", outputs["observations"], d_dense1, gradients)
     return gradients
 
 
@@ -252,16 +211,15 @@ def _dense_backward(
     d_outputs: Array,
     gradients: Weights,
 ) -> Array:
-    """Puts the layer's own gradients into `gradients`; returns the gradient by its inputs."""
+    """Put the layer's own gradients into `gradients`; return the gradient by its inputs."""
     gradients[f"{layer}_kernel"] = inputs.T @ d_outputs
     gradients[f"{layer}_bias"] = d_outputs.sum(axis=0)
     return d_outputs @ weights[f"{layer}_kernel"].T
 
 
 def _patches(inputs: Array, size: tuple[int, int], stride: int) -> Array:
-    """What each output of a convolution sees: (N, out height, out width, height, width, in).
-
-    No padding: what a last, incomplete step would see is left out.
+    """What each output of a convolution without padding sees: (N, out height, out width, height,
+    width, in).
     """
     windows = sliding_window_view(inputs, size, axis=(1, 2))[:, ::stride, ::stride]
     return windows.transpose(0, 1, 2, 4, 5, 3)
@@ -279,7 +237,7 @@ def _convolve_backward_kernel(inputs: Array, kernel: Array, d_outputs: Array, st
 
 
 def _convolve_backward_inputs(inputs: Array, kernel: Array, d_outputs: Array, stride: int) -> Array:
-    """Adds up, for every input, what it gave to each of the outputs that saw it."""
+    """Add up, for every input, the gradients of the outputs that saw it."""
     d_patches = np.tensordot(d_outputs, kernel, axes=((3,), (3,)))
     _, n_rows, n_columns, height, width, _ = d_patches.shape
     d_inputs = np.zeros_like(inputs)
@@ -337,8 +295,9 @@ def losses(
     hyperparameters: Hyperparameters,
     constants: Targets,
 ) -> Losses:
-    """What `gradients` derives: the losses of logits (T * K, A) and values (T * K, 1) of a
-    rollout's states but the last, for given returns and advantages."""
+    """What `gradients` derives: the losses of the logits (T * K, A) and values (T * K, 1) of a
+    rollout's states but the last, for given returns and advantages.
+    """
     log_policy = log_softmax(logits)
     chosen = log_policy[np.arange(len(log_policy)), rollout.actions.ravel()]
     errors = constants.returns.ravel() - values[:, 0]
@@ -372,7 +331,7 @@ def gradients(
     outputs = forward(network, weights, _check_and_flatten(network, weights, rollout))
     returns, advantages = _targets(outputs["value"], rollout, hyperparameters.discount)
 
-    # The last state gave its value to the returns; it is part of no loss.
+    # The value of the last state is in the returns; it is not part of the losses.
     n_states = rollout.actions.size
     outputs = {layer: output[:n_states] for layer, output in outputs.items()}
     log_policy = log_softmax(outputs["policy"])
@@ -395,14 +354,14 @@ def _targets(values: Array, rollout: Rollout, discount: float) -> Targets:
 
 
 def _scale(rollout: Rollout, hyperparameters: Hyperparameters) -> float:
-    """What the sum over all steps of all environments is multiplied with."""
+    """The factor of the sum over all steps of all environments."""
     return {"mean": 1.0 / rollout.actions.size, "sum": 1.0}[hyperparameters.reduction]
 
 
 def _check_and_flatten(
     network: str, weights: Mapping[str, Array], rollout: Rollout
 ) -> npt.NDArray[Any]:
-    """The rollout's observations as one batch, ((T + 1) * K, ...), once all shapes are right."""
+    """The rollout's observations as one batch, ((T + 1) * K, ...), if all shapes are right."""
     observations, actions, rewards, continues = rollout
     n_steps, n_envs = actions.shape
     if observations.shape[:2] != (n_steps + 1, n_envs):
@@ -425,7 +384,7 @@ def global_norm(arrays: Mapping[str, Array]) -> float:
 
 
 def clip_by_global_norm(arrays: Mapping[str, Array], max_norm: float) -> Weights:
-    """Scales all arrays alike, so that their global norm is at most `max_norm`."""
+    """Scale all arrays by the same factor, so that their global norm is at most `max_norm`."""
     norm = global_norm(arrays)
     factor = max_norm / norm if norm > max_norm else 1.0
     return {name: factor * array for name, array in arrays.items()}
@@ -439,26 +398,23 @@ def rmsprop(
     decay: float,
     epsilon: float,
 ) -> tuple[Array, Array]:
-    """The new weight and mean square: paper section 4, with epsilon inside the root.
-
-    The mean square takes in the gradient before the weight moves.
-    """
+    """The new weight and mean square: paper section 4, with epsilon inside the root."""
     mean_square = decay * mean_square + (1.0 - decay) * gradient**2
     return weight - learning_rate * gradient / np.sqrt(mean_square + epsilon), mean_square
 
 
 def linear_learning_rate(initial: float, n_steps_done: int, n_steps: int) -> float:
-    """From `initial` at step 0 down a straight line to 0 at `n_steps`, and 0 from there on."""
+    """A line from `initial` at step 0 to 0 at `n_steps`, and 0 after it."""
     return initial * max(0.0, 1.0 - n_steps_done / n_steps)
 
 
 def constant(weights: Mapping[str, npt.NDArray[Any]], number: float) -> Weights:
-    """Mean squares that all start at one number."""
+    """Mean squares that all start from one number."""
     return {name: np.full(weight.shape, number) for name, weight in weights.items()}
 
 
 class Oracle:
-    """One worker alone with its shared weights and statistics, both kept as float64 copies."""
+    """One worker, with the weights and statistics as float64 copies."""
 
     def __init__(
         self,
@@ -477,7 +433,7 @@ class Oracle:
             raise ValueError("the mean squares do not have the weights' names and shapes")
 
     def update(self, rollout: Rollout, learning_rate: float) -> float:
-        """Applies one rollout's gradients; returns their global norm before clipping."""
+        """Apply one rollout's gradients; return their global norm before clipping."""
         hyper = self.hyperparameters
         raw = gradients(self.network, self.weights, rollout, hyper)
         norm = global_norm(raw)

@@ -1,24 +1,24 @@
-"""The oracle trained on what a real run saw and did, and how far float32 may be from it.
+"""Trains the oracle on what a real run saw and did, and bounds how far float32 may be from it.
 
-The bound, entry by entry. To float32, float64 is exact. In every update the run rounds
+The bound holds for each entry. To float32, float64 is exact. In every update, the run rounds
 
 - each weight once, by at most u·|θ| (u = 2⁻²⁴);
 - each mean square three times (α itself, its product, the sum), by at most 3u·m;
-- the gradient g, which k roundings lead to: k terms at most are summed on the way from the pixels
-  to one entry, forward, backward and over all positions of all images. In the worst case that is
-  off by k·u of the sum of the terms' sizes; as roundings go either way, by about √k·u of it. Terms
-  that cancel make the sum of sizes larger than the largest g of the variable: we take it to be at
-  most √k times so large, as if their signs were drawn. Then k·u·max|g| bounds both. (Nothing forbids
-  more. The test asserts that the farthest entry of each run is off by half of its bound at most.)
+- the gradient g in a chain of k roundings: at most k terms are summed between the pixels and one
+  entry, forward, backward and over all positions of all images. In the worst case the error is k·u
+  times the sum of the terms' sizes. Since roundings go either way, it is about √k·u times that sum.
+  Terms that cancel make the sum of sizes larger than the largest g of the variable, and we assume at
+  most √k times, as if their signs were random. Then k·u·max|g| bounds both. (This is not certain.
+  The test asserts that the errors of each run are at most half of the bound.)
 
-A gradient that is off by δ moves the step η·g/√(m + ε) by δ·η/√(m + ε) and, by way of m, at most
-once more by as much. After n updates, then,
+A gradient that is off by δ moves the step η·g/√(m + ε) by δ·η/√(m + ε), and through m by at most as
+much again. So, after n updates,
 
     |error of θ| ≤ Σ_n u·|θ| + 2·k·u·max|g|·η/√(m + ε)
     |error of m| ≤ Σ_n αⁿ⁻ⁱ·(3u·m + (1 − α)·2·k·u·max|g|·(|g| + k·u·max|g|))
 
-Errors only add up here: what the weights, off as far as they are, do to the next gradient lies far
-below k·u·max|g|. The test asserts that it is a quarter of that at most, with a run's last weights.
+These sums leave out that the weights' errors change the next gradient, by far less than k·u·max|g|.
+The test asserts, with a run's last weights, that it is at most a quarter of that.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ UNIT_ROUNDOFF = 2.0**-24  # of float32
 
 
 def hyperparameters(params: Params) -> oracle.Hyperparameters:
-    """A run's, in the oracle's words."""
+    """The oracle's hyperparameters of a run."""
     return oracle.Hyperparameters(
         params.discount,
         params.value_loss_coef,
@@ -50,7 +50,7 @@ def hyperparameters(params: Params) -> oracle.Hyperparameters:
 
 
 def learning_rate(params: Params, n_steps_done: int) -> float:
-    """The rate of the update that comes after so many steps."""
+    """The rate of the update after this many steps."""
     end = params.lr_decay_to_zero_by_n_steps
     if end is None:
         return params.initial_lr
@@ -58,17 +58,17 @@ def learning_rate(params: Params, n_steps_done: int) -> float:
 
 
 def n_roundings(weights: Mapping[str, np.ndarray], n_observations: int) -> int:
-    """k: the most roundings on the way of one number through one update."""
+    """k: the longest chain of roundings in one update."""
     kernels = {name: w.shape for name, w in weights.items() if name.endswith("_kernel")}
     forward = sum(int(np.prod(shape[:-1])) for shape in kernels.values())
     backward = sum(int(np.prod(shape[:-2])) * shape[-1] for shape in kernels.values())
-    # Of 84×84 pixels, the first layer's kernel is put on 20×20 places.
+    # The first layer's kernel has 20×20 places on 84×84 pixels.
     n_places = 400 if "conv1_kernel" in kernels else 1
     return forward + backward + n_places * n_observations
 
 
 class Replay:
-    """An oracle, and how far a run in float32 may be from it by now: a bound for each entry."""
+    """An oracle, and for each entry a bound of a float32 run's distance from it."""
 
     def __init__(self, params: Params, weights: Arrays, mean_squares: Arrays) -> None:
         assert params.network is not None
@@ -78,18 +78,17 @@ class Replay:
             "mean_squares": {name: np.zeros(w.shape) for name, w in weights.items()},
         }
         self._params = params
-        self._n_updates = 0
-        n_steps_per_update = params.steps_per_update * params.envs_per_worker
-        self.rounding = UNIT_ROUNDOFF * n_roundings(weights, n_steps_per_update)
-        self._n_steps_per_update = n_steps_per_update
+        self._n_steps_done = 0
+        self._n_steps_per_update = params.steps_per_update * params.envs_per_worker
+        self.rounding = UNIT_ROUNDOFF * n_roundings(weights, self._n_steps_per_update)
 
     def update(self, rollout: oracle.Rollout) -> None:
         """Learn from the run's next rollout."""
-        rate = learning_rate(self._params, self._n_updates * self._n_steps_per_update)
+        rate = learning_rate(self._params, self._n_steps_done)
         alpha, epsilon = self._params.rmsprop_decay, self._params.rmsprop_epsilon
         before = self.oracle.mean_squares.copy()
         self.oracle.update(rollout, rate)
-        self._n_updates += 1
+        self._n_steps_done += self._n_steps_per_update
         for name, weight in self.oracle.weights.items():
             m = self.oracle.mean_squares[name]
             size = np.sqrt(np.maximum(m - alpha * before[name], 0) / (1 - alpha))  # |g|
@@ -105,10 +104,10 @@ class Replay:
 
 
 def rollouts(run: "Run", replay: Replay, hidden: bool = True) -> Iterator[oracle.Rollout]:
-    """A recorded run's rollouts, one after the other, each made under the replay's weights.
+    """A recorded run's rollouts, each with the replay's weights of that moment.
 
-    Where a time limit cut an episode off, its last reward gets γ times the value that the limit
-    hides, as the oracle sees it; with `hidden` false, nothing, which is wrong.
+    Where a time limit cut an episode off, the reward gets γ times the value that the limit hides, by
+    the oracle. Without `hidden`, it does not, which is a mistake.
     """
     seen, discount = run.seen(), run.params.discount
     n = run.params.steps_per_update

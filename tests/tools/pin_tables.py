@@ -1,12 +1,12 @@
 """The two tables beside the pins: how far rounding moves them, and what turns them red.
 
-    python3 -m tests.tools.pin_tables rounding       writes tests/pinned/rounding.csv, in some 10 minutes
+    python3 -m tests.tools.pin_tables rounding       writes tests/pinned/rounding.csv in about 10 minutes
     python3 -m tests.tools.pin_tables sensitivity    writes tests/pinned/sensitivity.md, likewise
+    python3 -m tests.tools.pin_tables layout         writes only the head of sensitivity.md
 
-The first has what the tolerances come from: the pinned runs once more, with every order of
-float32's sums that this machine can be made to take, and from initial weights rounded otherwise,
-which stands for the orders that it cannot. The second changes one hyperparameter at a time, in its
-third digit where it is a number.
+The tolerances come from the first table: the pinned runs with every order of float32 sums that this
+machine offers, and from initial weights of another rounding, which stand for the orders of other
+machines. For the second table, one hyperparameter is changed at a time, numbers in their third digit.
 """
 
 import concurrent.futures
@@ -29,23 +29,21 @@ from a3c.settings.params import Params, resolve_network
 from benchmarks import machine
 from tests.tools import pins
 
-# The tolerance is so many times the largest deviation that another order of sums was seen to make,
-# since machines that nobody has tried may take others yet.
+# A tolerance is this many times the largest deviation, for machines that nobody has tried.
 SAFETY = 10
 SENSITIVITY = pins.FOLDER / "sensitivity.md"
 Flags = Callable[[Params], str]
 
-
 ROUNDING_HEAD = """\
-# Made by `python3 -m tests.tools.pin_tables rounding`: the largest deviation of any weight's change, over
-# all of its entries: its norm's in parts of itself, its mean's in parts of its root mean square, an
-# entry's in parts of the largest entry. A pin's tolerance is {safety} times the largest of its rows.
+# Made by `python3 -m tests.tools.pin_tables rounding`: the largest deviation of any weight's change: of its
+# norm as a fraction of the norm, of its mean as a fraction of its root mean square, of any entry as a
+# fraction of its largest entry. A pin's tolerance is {safety} times the largest of its rows.
 # Measured on {cpu}, with TensorFlow {tensorflow}.
 """
 
 
 class Variant(NamedTuple):
-    """One way to compute the same."""
+    """One way to compute the same run."""
 
     environment: dict[str, str] = {}
     n_threads: int = 2  # within one operation
@@ -69,7 +67,7 @@ VARIANTS = {
 
 
 def rounding() -> None:
-    """Run all variants, each in a process of its own, and write what they deviate by."""
+    """Run all variants, each in its own process, and write their deviations."""
     import tensorflow as tf
 
     rows = []
@@ -88,13 +86,10 @@ def rounding() -> None:
         writer.writeheader()
         for name in pins.PINS:
             of_pin = [row for row in rows if row["pin"] == name]
-            writer.writerows([*of_pin, tolerance_row(name, of_pin)])
-
-
-def tolerance_row(name: str, rows: list[dict[str, str]]) -> dict[str, str]:
-    """SAFETY times the largest deviation of each figure."""
-    allowed = {f: f"{SAFETY * max(float(row[f]) for row in rows):.1e}" for f in pins.FIGURES}
-    return {"pin": name, "variant": "tolerance", **allowed, "inputs": "the same"}
+            largest = {f: max(float(row[f]) for row in of_pin) for f in pins.FIGURES}
+            allowed = {f: f"{SAFETY * deviation:.1e}" for f, deviation in largest.items()}
+            last = {"pin": name, "variant": "tolerance", **allowed, "inputs": "the same"}
+            writer.writerows([*of_pin, last])
 
 
 def _run_variant(folder: str, variant: Variant) -> str:
@@ -109,8 +104,8 @@ def _run_variant(folder: str, variant: Variant) -> str:
 
 
 def run_variant(folder: str, n_threads: int, more: str, rounding_seed: int | None) -> None:
-    """Run every pin this way. The first time, keep all changes of weights in the folder; later, print
-    for each pin a line of JSON: the largest deviations from those, over all entries."""
+    """Run every pin. The first time, keep the changes of weights in the folder; later, print a line of
+    JSON for each pin, with the largest deviations from these."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(n_threads)
@@ -133,7 +128,7 @@ def run_variant(folder: str, n_threads: int, more: str, rounding_seed: int | Non
 
 
 def _deviation(figure: str, found: np.ndarray, reference: np.ndarray) -> float:
-    """As in pins.deviations, but of all entries."""
+    """As in pins.deviations, but over all entries."""
     if figure == "norm":
         return float(np.abs(np.linalg.norm(found) / np.linalg.norm(reference) - 1))
     if figure == "mean":
@@ -142,7 +137,7 @@ def _deviation(figure: str, found: np.ndarray, reference: np.ndarray) -> float:
 
 
 def _number(name: str, change: Callable[[float], float], form: str = "g") -> Flags:
-    """The flag with its value changed, where that is one."""
+    """The flag with its value changed, or nothing if the pin has no value that changes."""
 
     def flags(params: Params) -> str:
         value = getattr(params, name)
@@ -158,7 +153,6 @@ def _other(name: str, others: dict[str, str]) -> Flags:
 
 
 def _of_images(flags: str) -> Flags:
-    """What vector observations have none of."""
     return lambda params: "" if "Vector" in params.env_id else flags
 
 
@@ -166,9 +160,8 @@ def _third_digit(value: float) -> float:
     return value * 1.01
 
 
-# How to change each hyperparameter, given a pin's own; "" where that pin has nothing to change. Not
-# among them: no_xla, which rounds otherwise, and workers, of which several share what they learn in
-# an order of their own.
+# How to change each hyperparameter of a pin; "" if it has nothing to change. Without no_xla, which
+# only changes the rounding, and n_workers, because several workers take turns in no fixed order.
 CHANGES: dict[str, Flags] = {
     "discount": _number("discount", lambda value: value + 0.001),
     "entropy_bonus": _number("entropy_bonus", _third_digit),
@@ -202,14 +195,14 @@ CHANGES: dict[str, Flags] = {
     "no_clip_rewards": _of_images("--no_clip_rewards"),
     "no_end_on_life_loss": _of_images("--no_end_on_life_loss"),
 }
-# The two that are left out take as long as all others.
+# The other two take as long as all of these.
 SHOWN = [name for name in pins.PINS if name not in ("pong-ocd", "pong-1x4")]
 HEAD = f"""# What turns the pins red
 
-Written by `python3 -m tests.tools.pin_tables sensitivity`: one hyperparameter changed at a time, the short
-pins run. Inputs: what goes into the updates is another. Action: the weights have moved the policy far
-enough for another action by that update. Number: inputs are the same, and the change of the weights
-is so many times the tolerance off. Green: nothing is seen. Empty: nothing to change.
+Written by `python3 -m tests.tools.pin_tables sensitivity`, which changes one hyperparameter at a time and
+runs the short pins. Inputs: the inputs of the updates differ. Action: by that update, the policy has
+changed enough to choose another action. A number: the inputs are the same, and the weights' change is
+off by this many times the tolerance. Green: no difference is found. Empty: there is nothing to change.
 
 | hyperparameter | {" | ".join(SHOWN)} |
 |---|{"---|" * len(SHOWN)}
@@ -217,13 +210,20 @@ is so many times the tolerance off. Green: nothing is seen. Empty: nothing to ch
 
 
 def sensitivity() -> None:
-    """Change one hyperparameter after the other; write what each pin says to it."""
-    lines = []
+    """Change one hyperparameter after the other, and write the differences of each pin."""
+    rows = []
     for name, flags in CHANGES.items():
         cells = [_cell(pin_name, flags) for pin_name in SHOWN]
-        lines.append(f"| {name} | {' | '.join(cells)} |\n")
-        print(lines[-1], end="", flush=True)
-    SENSITIVITY.write_text(HEAD + "".join(lines))
+        rows.append(f"| {name} | {' | '.join(cells)} |\n")
+        print(rows[-1], end="", flush=True)
+    SENSITIVITY.write_text(HEAD + "".join(rows))
+
+
+def layout() -> None:
+    """Write the head of the table above the rows that it has."""
+    lines = SENSITIVITY.read_text().splitlines(keepends=True)
+    _, *rows = (line for line in lines if line.startswith("| "))
+    SENSITIVITY.write_text(HEAD + "".join(rows))
 
 
 def _cell(name: str, flags: Flags) -> str:
@@ -249,7 +249,7 @@ def _cell(name: str, flags: Flags) -> str:
 
 
 def parameters(pin: pins.Pin) -> Params:
-    """The pin's own."""
+    """The parameters of a pin."""
     parsed = parse(pin.arguments.split())
     return resolve_network(parsed, "vector" if "Vector" in pin.arguments else "image").params
 
@@ -260,6 +260,8 @@ def main() -> None:
             rounding()
         case ["sensitivity"]:
             sensitivity()
+        case ["layout"]:
+            layout()
         case ["variant", folder, n_threads, more, seed]:
             run_variant(folder, int(n_threads), more, None if seed == "None" else int(seed))
         case _:

@@ -1,15 +1,15 @@
-"""Pinned runs: 100 updates each, whose inputs and whose change of the weights are written down.
+"""Pinned runs of 100 updates: their inputs, and how they changed the weights.
 
     make pins        renews tests/pinned/ and prints what has changed
 
-`tests/pins_test.py` runs them again and compares. The change of the weights is pinned, θ100 − θ0,
-and not the weights: under the preset `ocd` a weight moves by a thousandth of itself, and a pin on
-weights would hardly see whether it moved the right way. Inputs come first: initial weights, draws,
-observations, actions and rewards, so that a failure says which part of the program has changed.
+`tests/pins_test.py` runs them again and compares. The change θ100 − θ0 is pinned instead of the
+weights, because under the preset `ocd` a weight changes only by a thousandth of itself. Inputs are
+compared first (initial weights, draws, observations, actions and rewards), so that a failure says
+which part of the program has changed.
 
-Float32 leaves the order of sums open: another machine, another number of threads or a faster way to
-compute the same may take another. How far that moves the figures is measured (tests/tools/pin_tables.py
-writes tests/pinned/rounding.csv), and the tolerance is a multiple of it.
+Float32 sums depend on their order, which may differ on another machine, with another number of
+threads, or in faster code. tests/tools/pin_tables.py measures how far that moves the figures, and
+writes tests/pinned/rounding.csv. The tolerance is a multiple of it.
 """
 
 import csv
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "pinned"
 ROUNDING = FOLDER / "rounding.csv"
-N_ENTRIES = 32  # of each weight, drawn from those that moved
-N_SIGNS = 32  # at most, of those that moved farthest, and at least half as far as the farthest
+N_ENTRIES = 32  # of each weight, drawn from those that changed
+N_SIGNS = 32  # at most; of the entries that changed most, by at least half of the largest change
 N_DRAWS = 100
 N_GAMES = 5
 FIGURES = ("norm", "mean", "entries")
 
 
 class Pin(NamedTuple):
-    """A run of train.py, and what it is there for."""
+    """A run of train.py, and its purpose."""
 
     arguments: str
     purpose: str
     # Multiplies the initial weights of the policy's last layer.
     policy_scale: float = 1.0
-    # How far the run goes, where that is past the end of its schedule: train.py refuses such a run,
-    # and is told only after it has checked.
+    # The run's last step, if that is after the end of its schedule. train.py refuses such a run, so
+    # its parameters are changed after it has checked them.
     goes_on_to: int | None = None
 
     def command(self) -> str:
@@ -90,7 +90,7 @@ PINS = {
 
 
 def run(pin: Pin, more: str = "", rounding_seed: int | None = None) -> "Run":
-    """Run it, with `more` arguments after its own; with a seed, from weights rounded otherwise."""
+    """Run a pin with `more` arguments; with a seed, from initial weights of another rounding."""
     from tests.tools import recorded_runs
 
     def change(weights: "Arrays") -> "Arrays":
@@ -118,7 +118,7 @@ def run(pin: Pin, more: str = "", rounding_seed: int | None = None) -> "Run":
 
 
 def summary(pin: Pin, run: "Run") -> dict[str, Any]:
-    """What is pinned of a run, as JSON holds it."""
+    """What is pinned of a run."""
     return {
         "made_by": "make pins",
         "run": pin.command(),
@@ -128,8 +128,8 @@ def summary(pin: Pin, run: "Run") -> dict[str, Any]:
         "draws": _draws(run),
         "games_begin_with": _beginnings(run),
         "first_seen": [_hash(seen) for seen in run.first_seen],
-        # action, reward, end of an episode, observation: of each environment; where a time limit
-        # ended the episode, its true last observation, too
+        # For each environment: action, reward, end of the episode, observation, and if a time limit
+        # ended the episode, its true last observation.
         "steps": [
             " | ".join(
                 f"{step.actions[k]} {step.rewards[k]:g} {_end(step, k)} {_hash(step.seen[k])}"
@@ -153,7 +153,7 @@ def _end(step: Any, k: int) -> str:
 
 
 def _draws(run: "Run") -> str:
-    """The actions that the run's generator would have chosen had all been equally good."""
+    """The actions that the run's generator draws if all are equally likely."""
     from a3c.agent import policy
     from a3c.machine import seeding
 
@@ -165,7 +165,7 @@ def _draws(run: "Run") -> str:
 
 
 def _beginnings(run: "Run") -> list[str]:
-    """Of each environment's first games: the no-ops, and what the emulator would be seeded with."""
+    """The no-ops and the emulator's seed of each environment's first games."""
     from a3c.envs import make
 
     seed, found = run.params.seed, []
@@ -178,7 +178,7 @@ def _beginnings(run: "Run") -> list[str]:
 
 
 def _figures(change: np.ndarray) -> dict[str, Any]:
-    """Norm, mean, largest size; some entries that moved; signs of those that moved farthest."""
+    """Norm, mean, largest size; some entries that changed; signs of those that changed most."""
     change = change.ravel()
     moved = np.flatnonzero(change)
     drawn = np.random.default_rng(0).permutation(moved)[:N_ENTRIES]
@@ -200,10 +200,10 @@ def _digits(number: float) -> float:
 
 
 def deviations(pinned: Mapping[str, Any], change: np.ndarray) -> dict[str, float]:
-    """How far one weight's change is from what was pinned of it, by figure.
+    """How far the figures of one weight's change are from the pinned ones.
 
-    The norm in parts of itself, the mean in parts of the root mean square, entries (the worst of
-    them) in parts of the largest that the weight has.
+    The norm's deviation is a fraction of the norm, the mean's of the root mean square, and the
+    largest one of the entries a fraction of the weight's largest entry.
     """
     found = change.ravel()
     rms = pinned["norm"] / pinned["size"] ** 0.5
@@ -216,22 +216,19 @@ def deviations(pinned: Mapping[str, Any], change: np.ndarray) -> dict[str, float
 
 
 def tolerances(name: str) -> dict[str, float]:
-    """For each figure of a pin, the deviation that is allowed; 0 where none was measured yet."""
+    """The deviation that is allowed for each figure of a pin; 0 if none has been measured."""
     rows = [r for r in rounding_rows() if (r["pin"], r["variant"]) == (name, "tolerance")]
     return {figure: sum(float(row[figure]) for row in rows) for figure in FIGURES}
 
 
 def rounding_rows() -> list[dict[str, str]]:
-    """What other orders of float32's sums were seen to do; comments say how it was measured."""
+    """The deviations that other orders of float32 sums made; rounding.csv says how."""
     with ROUNDING.open(newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def input_differences(pinned: Mapping[str, Any], run: "Run") -> list[str]:
-    """The first thing that went into the updates and is another than it was, and whose doing it is.
-
-    Later ones may follow from it.
-    """
+    """The first input of the updates that has changed, and what changed it; later ones may follow."""
     found = summary(Pin("", ""), run)
     for name, value in pinned["initial_weights"].items():
         if found["initial_weights"].get(name) != value:
@@ -260,7 +257,7 @@ def _column(step: str, i: int) -> list[str]:
 
 
 def differences(pinned: Mapping[str, Any], run: "Run", tolerance: Mapping[str, float]) -> list[str]:
-    """What is not as it was pinned, one line each: of the inputs, or of the change of the weights."""
+    """A line for each difference of the inputs, or else of the changes of weights."""
     lines = input_differences(pinned, run)
     if lines:
         return lines
@@ -287,10 +284,10 @@ def load(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run every pin, say what is not as it was, and write down what is.
+    """Run every pin, print the differences, and write the new files.
 
-    What is as it was keeps its figures: within the tolerance, they would drift from one renewal to
-    the next. Where the figures themselves are to be others, remove the file.
+    A run within the tolerance keeps its figures, which would drift otherwise. To renew these too,
+    remove the file.
     """
     for name, pin in PINS.items():
         new = run(pin)

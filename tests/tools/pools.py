@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from a3c.contract import EnvDescription
+from a3c.envs.fleet import Fleet
 from a3c.envs.make import describe_env
-from a3c.envs.pool import Fleet, Pool
+from a3c.envs.pool import Pool, close_all
+from a3c.envs.process import EnvProcess
 from a3c.envs.serve import Rows, SharedMemory
 from a3c.settings.params import Params
 from tests.tools.processes import state_parent_and_session, wait_until
 
 TOY = "tests.tools.toys:toys/"
 DEADLINE_SECONDS = 30.0
+# Toys that cannot even be described; their description is that of Vector.
+BROKEN = ("RaisesInInit-v0", "LosesConnection-v0")
 
 
 @contextlib.contextmanager
@@ -28,41 +31,56 @@ def opened(
     worker: int = 0,
     *,
     n_slots: int = 2,
-    first_games: Sequence[int] | None = None,
-    description: EnvDescription | None = None,
     n_processes: int | None = None,
-    fleet: Fleet | None = None,
-    timeout_seconds: float = DEADLINE_SECONDS,
-    restart_limit: Any = None,
+    restarts: int = 0,
     is_stopped: Any = lambda: False,
     **settings: Any,
 ) -> Iterator[Pool]:
-    """A pool with a process for each environment, or so many; toys that break act as vectors do."""
-    params = Params(name, **settings)
-    if name.startswith(TOY) and description is None and name.removeprefix(TOY) in BROKEN:
-        description = describe_env(Params(TOY + "Vector-v0"))
-    if fleet is None:
-        fleet = Fleet(1, n_envs, timeout_seconds, is_stopped, restart_limit)
-        fleet.n_processes_each = n_processes or n_envs
-    pool = Pool(
-        params,
-        description or describe_env(params),
-        worker,
-        n_envs,
-        n_slots,
-        first_games or [0] * n_envs,
-        fleet,
-    )
+    """A pool with a process for each environment, or `n_processes`."""
+    fleet = Fleet(1, n_envs, DEADLINE_SECONDS, is_stopped, restarts)
+    fleet.n_processes_each = n_processes or n_envs
+    pool = make_pool(Params(name, **settings), worker, [0] * n_envs, n_slots, fleet)
     with contextlib.closing(pool):
         yield pool
 
 
-BROKEN = ("RaisesInInit-v0", "LosesConnection-v0")  # not even to be looked at
+@contextlib.contextmanager
+def sharing(
+    params: Params,
+    workers: Sequence[int],
+    first_games: Sequence[int] = (0,),
+    n_slots: int = 2,
+    *,
+    n_shares: int | None = None,
+    restarts: int = 0,
+) -> Iterator[list[Pool]]:
+    """The pools of several workers in one process, which may wait for `n_shares` of them."""
+    fleet, pools = Fleet(restarts_a_minute=restarts), []
+    fleet.shared = dict.fromkeys(workers, EnvProcess(n_shares or len(workers)))
+    try:
+        for worker in workers:
+            pools.append(make_pool(params, worker, first_games, n_slots, fleet))
+        yield pools
+    finally:
+        close_all(pools)
+
+
+def make_pool(
+    params: Params, worker: int, first_games: Sequence[int], n_slots: int, fleet: Fleet
+) -> Pool:
+    is_broken = params.env_id.removeprefix(TOY) in BROKEN
+    description = describe_env(Params(TOY + "Vector-v0") if is_broken else params)
+    return Pool(params, description, worker, len(first_games), n_slots, first_games, fleet)
 
 
 def lose_patience(pool: Pool, process: int = 0) -> None:
     """Wait a moment only for this one; however slow the machine, the others have all their time."""
-    pool._processes[process]._patience_seconds = 0.5
+    pool._connections[process]._patience_seconds = 0.5
+
+
+def pids_of(pool: Pool) -> list[int]:
+    """The process ids, environment 0's first."""
+    return [connection.process._process.pid for connection in pool._connections]
 
 
 def is_running(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Programs of this tree run as processes of their own: started, watched, signalled and looked into."""
+"""Programs of this tree that tests run as processes: to start, watch, signal and inspect them."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from a3c.machine.stopping import SIGNALS
 from benchmarks import machine
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-# Nothing comes near it on a machine that does anything at all; it ends a test that would hang.
+# It ends a test that would hang; nothing takes this long even on a busy machine.
 DEADLINE_SECONDS = 240.0
 
 
@@ -23,14 +23,14 @@ DEADLINE_SECONDS = 240.0
 def dispositions(
     **wanted: signal.Handlers,
 ) -> Iterator[None]:
-    """What a process that is started meanwhile does on each signal; by default, what a shell's would.
+    """Set what processes that are started meanwhile do on a signal; by default, as if from a shell.
 
-    A test run in the background of a script has SIGINT ignored, and its processes would inherit it.
+    If a script runs the tests in the background, SIGINT is ignored, and processes would inherit this.
     """
     before = {}
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name)
-        # Ours are never called, and become the default when another program starts; SIG_IGN stays.
+        # Our handler is never called. A new program resets it to the default; it inherits SIG_IGN.
         handler = wanted.get(name, lambda *_: None)
         before[number] = signal.signal(number, handler)
     try:
@@ -42,7 +42,7 @@ def dispositions(
 
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Put a run's signals' handlers back: it keeps its own to its end, which is not the tests'."""
+    """Restore the handlers of signals afterwards; a run never does this itself."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
@@ -56,9 +56,9 @@ def start(
     folder: pathlib.Path,
     **options: object,
 ) -> subprocess.Popen:
-    """Start Python with these arguments in a process group of its own; outputs go to `folder`.
+    """Start Python with these arguments in a new session; outputs go to files in `folder`.
 
-    To files and not to pipes, so that nothing ever waits for a reader, whoever inherits them.
+    They are files and not pipes, so that no process waits for a reader.
     """
     folder.mkdir(parents=True, exist_ok=True)
     environment = {
@@ -78,10 +78,10 @@ def start(
 
 def wait_until(
     condition: Callable[[], object],
-    what: str = "what should come",
+    what: str = "a condition",
     seconds: float = DEADLINE_SECONDS,
 ) -> None:
-    """Wait for it, and fail where it does not come."""
+    """Wait until the condition holds, and fail after some time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
@@ -89,7 +89,7 @@ def wait_until(
 
 
 def wait_for_line(path: pathlib.Path, text: str, process: subprocess.Popen) -> None:
-    """Wait until a file has a line with the text; the process that writes it must live that long."""
+    """Wait until a file contains the text; fail if the process that writes it ends before."""
 
     def is_there() -> bool:
         ended = process.poll() is not None
@@ -102,7 +102,7 @@ def wait_for_line(path: pathlib.Path, text: str, process: subprocess.Popen) -> N
 
 
 def outputs(folder: pathlib.Path) -> dict[str, str]:
-    """What a program started in the folder has printed, for a failed test to show."""
+    """Return what a program started in the folder has printed."""
     return {
         name: (folder / name).read_text(errors="replace")
         for name in ("stdout", "stderr")
@@ -111,18 +111,18 @@ def outputs(folder: pathlib.Path) -> dict[str, str]:
 
 
 def state_parent_and_session(pid: int) -> tuple[str, int, int]:
-    """What the system says of a process: its state's letter, its parent's and its session's ids."""
+    """Return the letter of a process's state, its parent and its session."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return fields[0], int(fields[1]), int(fields[3])
 
 
 def members(session: int) -> list[int]:
-    """The processes of a session, zombies aside, whoever their parents are by now."""
+    """Return the processes of a session, without zombies, also those whose parent has ended."""
     return sorted(p.pid for p in machine.processes(session) if p.state != "Z")
 
 
 def open_ports(pids: Sequence[int]) -> list[str]:
-    """The TCP and UDP sockets of these processes that wait for anybody: their local addresses."""
+    """Return the addresses of these processes' TCP and UDP sockets that anybody can reach."""
     inodes = set()
     for pid in pids:
         for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
@@ -139,7 +139,7 @@ def open_ports(pids: Sequence[int]) -> list[str]:
 
 
 def end(process: subprocess.Popen) -> None:
-    """Leave nothing behind, whatever a test has found."""
+    """Kill all processes of the session."""
     for pid in members(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The README's table of proofs is true: tests and changes exist, and each change turns its test red."""
+"""The table of proofs is true: tests and changes exist, and each change turns its test red."""
 
 import pathlib
 
@@ -8,17 +8,32 @@ from tests.tools import proofs
 from tests.tools.proofs import PROOFS, ROOT, Proof
 
 
-def test_the_readme_has_the_table():
-    """Golden: as `python3 -m tests.tools.proofs table` prints it."""
-    assert proofs.table() in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_page_is_up_to_date():
+    """Golden: docs/proofs.md is what `make tables` writes."""
+    assert proofs.PAGE.read_text(encoding="utf-8") == proofs.page()
 
 
 @pytest.mark.parametrize("proof", PROOFS, ids=[proof.guarantee for proof in PROOFS])
 def test_the_change_can_be_made(proof):
-    """Analytic: what it takes away stands in the code, once."""
-    text = (ROOT / proof.module).read_text(encoding="utf-8")
-    assert text.count(proof.old) == 1
-    assert proof.old != proof.new
+    """Analytic: the function contains the text once, and the test has a file."""
+    file, text = proof.changed(ROOT)
+    assert text != file.read_text(encoding="utf-8")
+    assert (ROOT / "tests" / proof.test.partition("::")[0]).is_file()
+
+
+def test_a_function_that_has_moved_is_named(tmp_path):
+    """Analytic: the message says where it is now; the text counts within the function alone."""
+    (tmp_path / "a3c").mkdir()
+    (tmp_path / "a3c/old.py").write_text("def f():\n    return 1\n")
+    (tmp_path / "a3c/new.py").write_text("def f():\n    return 1\n\n\ndef g():\n    return 1\n")
+    proof = Proof("", "", "", "a3c/old.py::g", "return 1", "return 2")
+    with pytest.raises(AssertionError, match=r"a3c/old.py has no g; it is in: a3c/new.py"):
+        proof.changed(tmp_path)
+    moved = proof._replace(place="a3c/new.py::g")
+    _, text = moved.changed(tmp_path)
+    assert text.splitlines()[-1] == "    return 2"
+    with pytest.raises(AssertionError, match="2 times"):
+        moved._replace(place="a3c/new.py").changed(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +57,7 @@ def test_the_change_turns_its_test_red(proof, green_tree):
 
 @pytest.mark.slow
 def test_a_test_that_is_red_without_any_change_is_found(tree):
-    """Analytic: negative control of what `green_tree` says: this test needs the README's pictures, which
-    the copy lacks.
-    """
+    """Analytic: negative control of `green_tree`; the copy lacks the pictures that this test needs."""
     green = "agent/losses_test.py::test_returns_are_discounted_sums_with_a_bootstrap"
     proofs.check_green([green], tree)
     with pytest.raises(AssertionError, match="test_what_a_document_names_exists"):
@@ -52,7 +65,7 @@ def test_a_test_that_is_red_without_any_change_is_found(tree):
 
 
 def test_what_pytest_counts():
-    """Analytic: by its last line; what did not come up is not there."""
+    """Analytic: by its last line."""
     assert proofs.count("x\n1 failed, 2 passed, 3 deselected in 4.5s\n") == {
         "failed": 1,
         "passed": 2,
@@ -65,16 +78,14 @@ def test_what_pytest_counts():
 def test_what_does_not_turn_a_test_red_proves_nothing(tree):
     """Analytic: negative control; a change of no effect, one that makes only one case of several red,
     and one that crashes before anything is compared."""
-    test, module = (
-        "agent/losses_test.py::test_returns_are_discounted_sums_with_a_bootstrap",
-        "a3c/agent/losses.py",
-    )
+    test = "agent/losses_test.py::test_returns_are_discounted_sums_with_a_bootstrap"
+    place = "a3c/agent/losses.py::n_step_returns"
     old = "discount * continues[t] * following"
     assert not proofs.is_red(
-        Proof("", test, "", module, old, "continues[t] * discount * following"), tree
+        Proof("", test, "", place, old, "continues[t] * discount * following"), tree
     )
     (proof,) = (proof for proof in PROOFS if proof.test.endswith("published_values[paper]"))
     assert not proofs.is_red(proof._replace(test=proof.test.removesuffix("[paper]")), tree)
-    crash = Proof("", test, "", module, "tf.stack(returns[::-1])", "tf.stack(nothing)")
+    crash = Proof("", test, "", place, "tf.stack(returns[::-1])", "tf.stack(nothing)")
     with pytest.raises(AssertionError, match="NameError"):
         proofs.is_red(crash, tree)

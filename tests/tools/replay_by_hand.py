@@ -2,34 +2,32 @@
 
     python3 tests/tools/replay_by_hand.py SeaquestNoFrameskip-v4 --steps 5000
 
-Two emulators get the same actions. One is under the layers of `a3c/envs/wrappers.py`; of it, only
-what the agent gets is looked at. The other is bare: for Atari, ale_py's own interface. What it
-shows, pays and says is recorded, frame by frame, and `ByHand` works out from this recording alone
-what the agent should have got: slowly, and in the words of this docstring. Nothing here knows how
-the layers work, and nothing but `play` imports `a3c`.
+Two emulators get the same actions. One is under the layers of `a3c/envs/wrappers.py`, and only what
+the agent gets from it is looked at. The other is bare (for Atari, ale_py's own interface) and
+recorded frame by frame. From this recording alone `ByHand` works out, slowly, what the agent should
+have got by the rules below. Nothing here knows how the layers work, and only `play` imports `a3c`.
 
-- A game begins with a random number of no-ops, 0 to 30, and 13 more: one so that the first image is
-  of a pair of frames, and three times four, so that there are four images. A game that ends in them
-  is begun anew, as the next game with the next number.
-- Decision n is carried out for four frames, fewer where the game ends. An image is the maximum of a
-  decision's last two frames, gray, 84×84; an observation is the last four images.
-- Of the start, the images are of the frames 0 and 1, 4 and 5, 8 and 9, 12 and 13 after the random
+- A game begins with a random number of no-ops, 0 to 30, and 13 more: one for a pair of frames, and
+  three times four for four images. If it ends during these, the next game begins with its own
+  number of no-ops.
+- A decision is carried out for four frames, or fewer where the game ends. An image is the maximum
+  of a decision's last two frames, gray, 84×84; an observation is the last four images.
+- The images of the start are of the frames 0 and 1, 4 and 5, 8 and 9, 12 and 13 after the random
   no-ops.
-- An episode ends with the game, or with a decision that costs a life (lives are looked at between
-  decisions; those of the start do not count). After a lost life the game goes on: the next
+- An episode ends with the game, or with a decision that costs a life (lives are compared between
+  decisions; those lost in the start do not count). After a lost life the game goes on, and the next
   episode's first observation is the one already seen.
-- The reward is that of the decision's frames, clipped to [−1, 1].
-- A game's row: the rewards of all its frames, unclipped, and how many decisions it took.
+- The reward is the sum over the decision's frames, clipped to [−1, 1].
+- A game's row has the rewards of all its frames, unclipped, and the number of its decisions.
 
 Where observations are vectors, a decision is one step, and the agent gets what the environment
-says, observations in float32; rewards are not clipped, and each game has a seed of its own.
+returns, with observations in float32. Rewards are not clipped, and each game has its own seed.
 """
 
 import argparse
 import importlib
 import pathlib
 import sys
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import ale_py
@@ -68,7 +66,7 @@ class Atari:
         self.n_actions = len(self._actions)
 
     def reset(self, seed: int | None) -> Frame:
-        if seed is not None:  # It is a signed 32-bit number, and counts from the next loading on.
+        if seed is not None:  # a signed 32-bit number, used when a ROM is loaded
             word = np.random.SeedSequence(seed).generate_state(2)[1:]
             self.ale.setInt("random_seed", int(word.view(np.int32)[0]))
             self.ale.loadROM(self._rom)
@@ -89,7 +87,7 @@ class Atari:
 
 
 class Toy:
-    """Any other environment that shows frames: a second one of the same id."""
+    """A second environment of the same id, for frames that are not Atari's."""
 
     def __init__(self, name: str) -> None:
         self._env: Any = gymnasium.make(name, disable_env_checker=True).unwrapped
@@ -143,11 +141,10 @@ def seed_of(purpose: int, seed: int, worker: int, env: int, game: int) -> int:
 
 
 class VectorsByHand:
-    """The same as ByHand of an environment of vectors: a second one of the same id."""
+    """As ByHand, for vectors: a second environment of the same id."""
 
     def __init__(self, env_id: str, seed: int, worker: int, env: int) -> None:
-        self._env: gymnasium.Env = gymnasium.make(spec_of(env_id), disable_env_checker=True)
-        assert isinstance(self._env.action_space, gymnasium.spaces.Discrete)
+        self._env: Any = gymnasium.make(spec_of(env_id), disable_env_checker=True)
         self.n_actions = int(self._env.action_space.n)
         self.rows: list[Row] = []
         self.n_frames = self.n_lives_lost = 0
@@ -247,7 +244,7 @@ class ByHand:
         frame = self.emulator.act(action)
         self.n_frames += 1
         self._frames.append(frame)
-        if len(self._frames) > N_FRAMES_KEPT:  # A whole game's pixels would fill the memory.
+        if len(self._frames) > N_FRAMES_KEPT:  # a whole game's pixels would fill the memory
             old = -N_FRAMES_KEPT - 1
             self._frames[old] = self._frames[old]._replace(rgb=np.empty(0))
         return frame
@@ -275,16 +272,11 @@ def assert_same(actual: Seen, expected: Seen, what: str) -> None:
 
 
 def play(
-    env_id: str,
-    n_steps: int,
-    seed: int = 0,
-    worker: int = 0,
-    env: int = 0,
-    reset_at: int | None = None,
+    env_id: str, n_steps: int, seed: int = 0, worker: int = 0, env: int = 0, reset_at: int = -1
 ) -> ByHand | VectorsByHand:
     """Play random actions through the layers and by hand; AssertionError where they differ.
 
-    The game under way at step `reset_at` is broken off, and does not count.
+    The game of step `reset_at` is broken off, and does not count.
     """
     from a3c.envs.make import make_env
     from a3c.settings.params import Params
@@ -292,9 +284,8 @@ def play(
     actions = np.random.default_rng(seed)
     made = make_env(Params(env_id, seed=seed), worker, env)
     emulator: Any = made.unwrapped
-    of_vectors = len(made.observation_space.shape or ()) == 1
-    kind = VectorsByHand if of_vectors else ByHand
-    by_hand: ByHand | VectorsByHand = kind(env_id, seed, worker, env)
+    is_vector = len(made.observation_space.shape or ()) == 1
+    by_hand = (VectorsByHand if is_vector else ByHand)(env_id, seed, worker, env)
     try:
         assert_same(Seen(made.reset()[0]), by_hand.reset(), "first observation")
         for step in range(n_steps):
@@ -318,12 +309,6 @@ def play(
     return by_hand
 
 
-def summary(by_hand: ByHand | VectorsByHand) -> Iterator[str]:
-    yield f"{by_hand.n_frames} frames and {by_hand.n_lives_lost} lost lives, the same by hand"
-    for number, row in enumerate(by_hand.rows):
-        yield f"game {number}: score {row.score:g} in {row.length} decisions"
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Replay an environment's preprocessing by hand.")
     parser.add_argument("env_id", help="as train.py takes it")
@@ -338,7 +323,9 @@ def main(arguments: list[str]) -> int:
         return 1
     finally:
         sys.path.remove(str(ROOT))
-    print(*summary(by_hand), sep="\n")
+    print(f"{by_hand.n_frames} frames and {by_hand.n_lives_lost} lost lives, the same by hand")
+    for number, row in enumerate(by_hand.rows):
+        print(f"game {number}: score {row.score:g} in {row.length} decisions")
     return 0
 
 

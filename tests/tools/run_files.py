@@ -70,12 +70,3 @@ def write_run(
         rows = [(*game, step) for game, step in zip(games, steps, strict=True)]
         (folder / "monitor.csv").write_text(games_text(rows, env_id))
     return folder
-
-
-def write_old_run(folder: pathlib.Path, *files: Sequence[Game], **more: Any) -> pathlib.Path:
-    """A run folder of an earlier version's: each file has one environment's games."""
-    write_run(folder, None, **more)
-    (folder / "monitor").mkdir()
-    for i, games in enumerate(files):
-        write_monitor(folder / "monitor" / f"0.{i}.monitor.csv", games)
-    return folder

@@ -1,7 +1,7 @@
-"""The long checks, in parts that can be interrupted: `make soak`, or `make soak PARTS=kill_toy`.
+"""The long checks, which can be interrupted: `make soak`, or `make soak PARTS=kill_toy` for one part.
 
-Each part is tried a number of times; each try adds one line of JSON to runs/soak.jsonl, and a try
-that has its line is not made again. A failed try has a line as well, and the run ends with status 1.
+Each part is tried a number of times. Each try adds one line of JSON to runs/soak.jsonl, also if it
+failed, and is not repeated. After a failed try, the program ends with status 1.
 """
 
 import argparse
@@ -27,7 +27,7 @@ RESULTS = processes.ROOT / "runs/soak.jsonl"
 
 
 class Part(NamedTuple):
-    """What is tried how often. A try is given its number and a folder that the part's tries share."""
+    """How often something is tried. A try gets its number and a folder that the part's tries share."""
 
     n_tries: int
     attempt: Callable[[int, pathlib.Path], dict[str, Any]]
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 def _kill(
     number: int, outside: pathlib.Path, command: list[str], interval_seconds: float, longest: float
 ) -> dict[str, Any]:
-    """Go on with one run, kill it at a random moment, and look at what is left."""
+    """Continue a run, kill it at a random moment, and check what is left."""
     generator = random.Random(number)
     before = kill_test.saved(outside)
     began_at = time.time()
@@ -56,14 +56,14 @@ def _kill(
         default=None,
     )
     saved_at = newest.stat().st_mtime if newest else 0.0
-    # One that has not saved since it began lived for less than an interval, or failed to.
+    # A run without a checkpoint since its start lived for less than an interval, or failed to save.
     lost = killed_at - saved_at if saved_at > began_at else 0.0
     assert lost or not in_training
     after = kill_test.saved(outside)
     kill_test.check_files(outside)
     assert kill_test.is_not_behind(after, before), (before, after)
     assert left_for < 5, f"environment processes lived for {left_for:.1f} s"
-    # A checkpoint is begun when the interval is over, and takes its time on a busy machine.
+    # A checkpoint begins when the interval is over, and is slow on a busy machine.
     assert lost < interval_seconds + 5, f"{lost:.1f} s were lost"
     return {
         "in_training": in_training,
@@ -79,7 +79,7 @@ PONG += ["PongNoFrameskip-v4"]
 
 
 def _fresh(folder: pathlib.Path) -> pathlib.Path:
-    """An empty folder, also where a try was interrupted."""
+    """Return an empty folder, also after an interrupted try."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return folder
@@ -90,9 +90,9 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
 def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
-    """Stop Pong with 16 workers in some phase by some signal; all must be over within 10 s.
+    """Stop Pong with 16 workers in some phase by some signal; everything must end within 10 s.
 
-    On a machine that others use as well, within as many times more as there are programs to a core.
+    If other programs run on the machine, the limit is multiplied by their number for each core.
     """
     phase = PHASES[number % len(PHASES)]
     name = [*SIGNALS][number // len(PHASES) % len(SIGNALS)]
@@ -103,7 +103,7 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
     if phase == "evaluating":
         flags += ["--eval_interval_steps", "50"]
     temporary = tempfile.mkdtemp()
-    load = os.getloadavg()[0]  # of others: this run's sixteen workers would excuse themselves
+    load = os.getloadavg()[0]  # before the run starts: its own sixteen workers do not count
     with mock.patch.dict(os.environ, TMPDIR=temporary):
         process = kill_test.start(outside, *flags)
     try:
@@ -122,11 +122,11 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
                     return " steps/s  " in shown
                 case "saving":
                     return kill_test.is_saving(outside)
-            # One is under way from the 50th step on.
+            # An evaluation runs from the 50th step on.
             return any(row["misc/steps"] > 50 for row in soak_load.read_rows(outside / "run"))
 
         processes.wait_until(has_come, phase)
-        # Moments that are soon over are met at once.
+        # Short phases get their signal at once.
         time.sleep(0 if phase in ("setting up", "saving") else random.Random(number).uniform(0, 1))
         since = time.monotonic()
         process.send_signal(getattr(signal, name))
@@ -163,7 +163,7 @@ N_FUZZED = 1_000_000
 
 
 def fuzz(number: int, outside: pathlib.Path) -> dict[str, Any]:
-    """Ten thousand inputs of one class, in a process of its own."""
+    """Try ten thousand inputs of one class, in a separate process."""
     name, first, n = soak_fuzz.chunks_of(N_FUZZED)[number]
     result = soak_fuzz.start_chunk(name, first, n, seed=0)
     assert not result["findings"], result["findings"]
@@ -171,7 +171,7 @@ def fuzz(number: int, outside: pathlib.Path) -> dict[str, Any]:
 
 
 def load(name: str) -> Callable[[int, pathlib.Path], dict[str, Any]]:
-    """A long run of many environments, judged."""
+    """Return a part that trains for long with many environments and judges the run."""
     part = soak_load.PARTS[name]
 
     def attempt(number: int, outside: pathlib.Path) -> dict[str, Any]:
@@ -192,7 +192,7 @@ PARTS = {
 
 
 def run(names: list[str], results: pathlib.Path, parts: dict[str, Part]) -> bool:
-    """Make the tries that have no line yet; True if every try ever made went well."""
+    """Make the tries that have no line yet; return whether all tries succeeded, earlier ones included."""
     results.parent.mkdir(parents=True, exist_ok=True)
     lines = results.read_text().splitlines() if results.exists() else []
     done = [json.loads(line) for line in lines]
@@ -224,7 +224,9 @@ def run(names: list[str], results: pathlib.Path, parts: dict[str, Part]) -> bool
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all, unless some are named")
+    parser.add_argument(
+        "parts", nargs="*", choices=[[], *PARTS], help="the parts to run (default: all)"
+    )
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     arguments = parser.parse_args()
     return 0 if run(arguments.parts or [*PARTS], arguments.results, PARTS) else 1

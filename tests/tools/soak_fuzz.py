@@ -1,8 +1,7 @@
-"""Fuzzing: `python -m tests.tools.soak_fuzz --inputs 10000` gives inputs to whatever reads something.
+"""Fuzzing: `python -m tests.tools.soak_fuzz --inputs 10000` gives random inputs to everything that reads.
 
-`make soak PARTS=fuzz` gives a million. Each chunk of inputs runs in a process of its own, so that a
-crash, a hang and the memory are seen as well. An input that was found is made again by
-`--again "CLASS" NUMBER`.
+`make soak PARTS=fuzz` tries a million. Each chunk of inputs runs in a separate process, so that a
+crash, a hang and too much memory are found as well. `--again "CLASS" NUMBER` repeats one input.
 """
 
 import argparse
@@ -24,13 +23,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-HANG_SECONDS = 10  # of a processor
+HANG_SECONDS = 10  # of CPU time
 MAX_BYTES = 10**9
 CHUNK = 10_000
 
 
 def attempt(name: str, number: int, seed: int, folder: pathlib.Path) -> bool:
-    """One input; whether it was taken. Raises whatever must not happen."""
+    """Try one input; return whether it was accepted, and raise what must not happen."""
     from tests.tools import fuzz
 
     try:
@@ -40,7 +39,7 @@ def attempt(name: str, number: int, seed: int, folder: pathlib.Path) -> bool:
 
 
 def run_chunk(name: str, first: int, n: int, seed: int) -> dict[str, Any]:
-    """Inputs `first` to `first + n`, and what became of them."""
+    """Try the inputs from `first` to `first + n` and return the results."""
 
     def hang(*_: object) -> NoReturn:
         raise TimeoutError(f"no end after {HANG_SECONDS} s")
@@ -49,7 +48,7 @@ def run_chunk(name: str, first: int, n: int, seed: int) -> dict[str, Any]:
     from tests.tools import fuzz
 
     assert name in fuzz.CLASSES
-    # A parser is not changed by parsing, and making it takes most of the time of a command line.
+    # Parsing does not change a parser, and making one takes most of the time of a command line.
     command_line._parser = functools.cache(command_line._parser)
     signal.signal(signal.SIGPROF, hang)
     n_taken, slowest, findings = 0, 0.0, []
@@ -74,7 +73,7 @@ def run_chunk(name: str, first: int, n: int, seed: int) -> dict[str, Any]:
 
 
 def start_chunk(name: str, first: int, n: int, seed: int) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Do the same in a separate process."""
     command = [sys.executable, "-m", "tests.tools.soak_fuzz", "--chunk", name, str(first), str(n)]
     nothing = {"n": n, "taken": 0, "slowest": 0.0, "memory": 0}
     try:
@@ -82,7 +81,7 @@ def start_chunk(name: str, first: int, n: int, seed: int) -> dict[str, Any]:
             [*command, "--seed", str(seed)], cwd=ROOT, capture_output=True, text=True, timeout=3600
         )
     except subprocess.TimeoutExpired:
-        return nothing | {"findings": [[first, "the process has no end"]]}
+        return nothing | {"findings": [[first, "the process does not end"]]}
     if done.returncode != 0:
         why = f"the process ended with {done.returncode}:\n{done.stderr[-2000:]}"
         return nothing | {"findings": [[first, why]]}
@@ -90,7 +89,7 @@ def start_chunk(name: str, first: int, n: int, seed: int) -> dict[str, Any]:
 
 
 def chunks_of(n_inputs: int) -> list[tuple[str, int, int]]:
-    """Class, first number and count of each chunk of so many inputs in all."""
+    """Return class, first number and count of each chunk of `n_inputs` in all."""
     from tests.tools import fuzz
 
     chunks = []
@@ -103,9 +102,9 @@ def chunks_of(n_inputs: int) -> list[tuple[str, int, int]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Give all inputs, tell what became of them; 1 if there is a finding."""
+    """Try all inputs and print the results; return 1 if there is a finding."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=10_000, help="in all")
+    parser.add_argument("--inputs", type=int, default=10_000, help="how many in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--again", nargs=2, metavar=("CLASS", "NUMBER"))

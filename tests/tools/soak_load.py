@@ -1,8 +1,8 @@
-"""Runs of many environments and of many minutes, for soak.py.
+"""Long runs of many environments, for soak.py.
 
-Each trains Pong, looks at the run at regular times from outside, stops it, and judges what was
-seen and what was left. Beside the run, a loop steps a bare emulator for a moment at each look: the
-machine's own speed, by which steps/s are divided before they are compared.
+Each run trains Pong, is watched from outside at regular times, and is stopped; then the looks and the
+files are judged. At each look, a loop steps a bare emulator for a moment. It measures the speed of
+the machine, by which we divide steps/s before we compare them.
 """
 
 import csv
@@ -29,7 +29,7 @@ CALIBRATION_SECONDS = 2.0
 
 
 class Part(NamedTuple):
-    """One run; in parts of ten minutes, warm-up and what is compared are a third of it."""
+    """One run. In a run of ten minutes, the warm-up and the compared spans are a third of it."""
 
     n_workers: int
     n_envs: int
@@ -44,24 +44,24 @@ PARTS = {
 
 
 class Look(NamedTuple):
-    """What was seen from outside, at one time."""
+    """What was seen from outside at one time."""
 
     seconds: float  # since the first steps
     n_steps: int
-    frames_per_second: float  # of the calibration loop, by the processor's time
-    n_bytes: int  # memory of all processes, what they share counted once
+    frames_per_second: float  # of the calibration loop, in CPU time
+    n_bytes: int  # memory of all processes; shared memory counts once
     n_files: int
     n_threads: int
 
 
-# How it was
+# Judging the looks
 
 
 def judge(looks: Sequence[Look]) -> list[str]:
-    """What is wrong with the course of a run: growth after the warm-up, or loss of speed."""
+    """Return the problems of a run: growth after the warm-up, or loss of speed."""
     problems = []
     for name, (first, last) in growth(looks).items():
-        # Bytes have some room: a buffer that grows once, the allocator's own holes.
+        # Memory may grow a little: a buffer grows once, the allocator leaves gaps.
         if last > (1.03 if name == "n_bytes" else 1.0) * first:
             problems.append(f"{name} grew from {first:,.0f} to {last:,.0f}")
     first, last = speeds(looks)
@@ -71,10 +71,10 @@ def judge(looks: Sequence[Look]) -> list[str]:
 
 
 def growth(looks: Sequence[Look]) -> dict[str, tuple[float, float]]:
-    """Of memory, files and threads: how many there were after the warm-up, and at the end.
+    """Return memory, files and threads after the warm-up and at the end.
 
-    Medians over a third of that time; of memory the least, for what updates under way take on top
-    of it, a tenth, comes and goes.
+    Files and threads are medians over a third of that time. Memory is the minimum, since updates
+    take up to a tenth more for a moment.
     """
     warm = min(WARM_UP_SECONDS, looks[-1].seconds / 3)
     after = [look for look in looks if look.seconds >= warm]
@@ -89,9 +89,9 @@ def growth(looks: Sequence[Look]) -> dict[str, tuple[float, float]]:
 
 
 def speeds(looks: Sequence[Look]) -> tuple[float, float]:
-    """Steps/s divided by the emulator's frames/s: of the first ten minutes, and of the last.
+    """Return steps/s divided by the emulator's frames/s, for the first and the last ten minutes.
 
-    NaN, which is as much as no other number, where there are not two looks.
+    The result is NaN if there are not two looks, so no comparison with it passes.
     """
     length = looks[-1].seconds
     span = min(SPEED_SECONDS, length / 3)
@@ -109,11 +109,11 @@ def speeds(looks: Sequence[Look]) -> tuple[float, float]:
     )
 
 
-# What is left
+# Judging the files
 
 
 def check_left(folder: pathlib.Path, part: Part) -> list[str]:
-    """What is wrong with the files of a run that was stopped: steps that were lost, games that were."""
+    """Return the problems of a stopped run's files, such as lost steps or games."""
     problems = []
     rows = read_rows(folder)
     per_update = STEPS_PER_UPDATE * part.n_envs
@@ -136,7 +136,7 @@ def check_left(folder: pathlib.Path, part: Part) -> list[str]:
 
 
 def read_rows(folder: pathlib.Path) -> list[dict[str, float]]:
-    """The whole rows of progress.csv."""
+    """Return the complete rows of progress.csv."""
     path = folder / "progress.csv"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [
@@ -146,7 +146,7 @@ def read_rows(folder: pathlib.Path) -> list[dict[str, float]]:
 
 
 def read_games(path: pathlib.Path, problems: list[str]) -> list[dict[str, float]]:
-    """The games of a monitor.csv, which must be whole."""
+    """Return the games of a monitor.csv, which must be complete."""
     try:
         head, columns, *rows = path.read_text().split("\n")
         json.loads(head.removeprefix("#"))
@@ -163,7 +163,7 @@ def read_games(path: pathlib.Path, problems: list[str]) -> list[dict[str, float]
 
 
 def run(part: Part, seconds: float, folder: pathlib.Path) -> tuple[str, list[str]]:
-    """Train for so long, look, stop, judge; returns a line of figures, and what is wrong."""
+    """Train for this time, watch, stop and judge; return a line of figures and the problems."""
     arguments = [
         *("train.py", "--log_dir", folder / "run", "--n_steps", "1e12"),
         *("--n_workers", part.n_workers, "--envs_per_worker", part.n_envs),
@@ -196,11 +196,11 @@ def n_steps_of(folder: pathlib.Path) -> int:
 def watch(
     session: int, seconds: float, folder: pathlib.Path, is_running: Callable[[], bool]
 ) -> list[Look]:
-    """Look at the run at each new row of its figures, until the time is over."""
+    """Look at the run at each new row of progress.csv, until the time is over."""
     start, looks, n_steps = time.monotonic(), [], n_steps_of(folder)
     emulator = Emulator()
     while is_running() and (not looks or looks[-1].seconds < seconds):
-        # The row's own moment, for a look takes its time.
+        # The time of the row, since a look takes a while.
         processes.wait_until(lambda n=n_steps: n_steps_of(folder) > n or not is_running(), "a row")
         n_steps, now = n_steps_of(folder), time.monotonic()
         looks.append(Look(now - start, n_steps, emulator.frames_per_second(), *usage_of(session)))
@@ -208,7 +208,7 @@ def watch(
 
 
 def usage_of(session: int) -> tuple[int, int, int]:
-    """Memory, open files and threads of all processes of a session."""
+    """Return memory, open files and threads of all processes of a session."""
     pids = processes.members(session)
 
     def n_in(folder: str) -> int:
@@ -230,7 +230,7 @@ class Emulator:
         self._env.reset(seed=0)
 
     def frames_per_second(self) -> float:
-        """By the processor's time, so that the run beside it counts as little as can be."""
+        """Measure in CPU time, which depends least on the run beside it."""
         start, n_frames = time.process_time(), 0
         while time.process_time() - start < CALIBRATION_SECONDS:
             for _ in range(100):
@@ -242,7 +242,7 @@ class Emulator:
 
 
 def describe(part: Part, looks: Sequence[Look]) -> str:
-    """One line of figures."""
+    """Return one line of figures."""
     first, last = speeds(looks)
     n_steps = looks[-1].n_steps - looks[0].n_steps
     end = looks[-1]

@@ -1,4 +1,4 @@
-"""How a long run is judged: growth and loss of speed are found, drift of the machine is not one."""
+"""How a long run is judged: growth and loss of speed are found; a slower machine is not a problem."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ PART = Part(2, 3, 60.0)
 
 
 def course(n: int = 120, **of_minute: object) -> list[Look]:
-    """An hour of looks, twice a minute, of a steady run; fields given change with the minute."""
+    """Return an hour of looks at a steady run, two a minute; the given fields change with the minute."""
     minutes = np.arange(n) / 2
     fields = {
         "n_steps": lambda m: int(60 * 300 * m),
@@ -39,7 +39,7 @@ STEADY = {
 
 @pytest.mark.parametrize("of_minute", STEADY.values(), ids=STEADY)
 def test_what_is_forgiven(of_minute):
-    """Analytic: it is neither growth nor a loss of speed."""
+    """Analytic: none of these is growth or a loss of speed."""
     assert soak_load.judge(course(**of_minute)) == []
     first, last = soak_load.speeds(course(**of_minute))
     assert last == pytest.approx(first, rel=0.01)
@@ -56,20 +56,20 @@ def test_what_is_forgiven(of_minute):
     ],
 )
 def test_growth_and_loss_of_speed_are_found(name, of_minute):
-    """Analytic: 3 MB a minute, a file in ten minutes, one thread; a speed that changes by a fifth."""
+    """Analytic: 3 MB a minute, a file in ten minutes, one thread; or a fifth of the speed."""
     (problem,) = soak_load.judge(course(**{"n_steps" if name == "steps" else name: of_minute}))
     assert name in problem
 
 
 def test_too_few_looks_are_no_pass():
-    """Analytic: of two looks, an hour apart, nothing can be said."""
+    """Analytic: two looks, an hour apart, do not suffice."""
     (problem,) = soak_load.judge([course()[0], course()[-1]])
     assert "nan" in problem
 
 
 @pytest.fixture
 def left(tmp_path):
-    """The files of a run of 2 × 3 environments that was stopped."""
+    """Write the files of a stopped run of 2 × 3 environments."""
     head = "misc/steps,misc/updates,misc/env_restarts,rl/episodes"
     (tmp_path / "progress.csv").write_text(f"{head}\n150,10,0,3\n300,20,0,6\n")
     games = "".join(f"-21.0,40,12.5,{40 * i},0,{i % 3}\n" for i in range(6))
@@ -95,14 +95,14 @@ def left(tmp_path):
     ],
 )
 def test_what_is_wrong_with_the_files_is_found(left, path, text, words):
-    """Analytic: each by its words."""
+    """Analytic: each problem has its message."""
     with (left / path).open("a") as file:
         file.write(text)
     assert any(words in problem for problem in soak_load.check_left(left, PART))
 
 
 def test_a_lost_game_is_found(left):
-    """Analytic: a counted one that has no row; while nothing is lost, there is nothing to say."""
+    """Analytic: a counted game without a row is a problem; complete files have none."""
     assert soak_load.check_left(left, PART) == []
     path = left / "monitor.csv"
     path.write_text(path.read_text().replace("-21.0,40,12.5,0,0,0\n", ""))

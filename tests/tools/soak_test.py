@@ -1,4 +1,4 @@
-"""The soak runner: what was tried is not tried again, and a failure is kept and told."""
+"""The soak runner: a try is made once, and a failure is kept and reported."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from tests.tools import soak, soak_fuzz, soak_load
 
 
 def test_tries_are_made_once_and_failures_are_kept(tmp_path, capsys):
-    """Analytic: interrupted after two tries, it goes on with the third; one that fails stays failed."""
+    """Analytic: after an interruption it continues with the third try; a failed try stays failed."""
     made: list[int] = []
 
     def attempt(number, outside):
@@ -38,19 +38,8 @@ def test_tries_are_made_once_and_failures_are_kept(tmp_path, capsys):
     assert len(made) == 6
 
 
-def test_a_million_inputs_are_all_given():
-    """Analytic: chunk after chunk of each class, none twice."""
-    chunks = soak_fuzz.chunks_of(soak.N_FUZZED)
-    assert soak.PARTS["fuzz"].n_tries == len(chunks)
-    assert sum(n for _, _, n in chunks) == 1_000_000
-    by_class: dict[str, int] = {}
-    for name, first, n in chunks:
-        assert first == by_class.get(name, 0)
-        by_class[name] = first + n
-
-
 def test_what_a_part_finds_is_a_failed_try(tmp_path, monkeypatch):
-    """Analytic: findings of the fuzzing, problems of a load run; else their figures are kept."""
+    """Analytic: a finding of the fuzzing or a problem of a load run; otherwise the figures are kept."""
     found = ["a traceback"]
     monkeypatch.setattr(soak_fuzz, "start_chunk", lambda *_, seed: {"n": 9, "findings": found})
     monkeypatch.setattr(soak_load, "run", lambda part, seconds, folder: ("64 × 1", found))

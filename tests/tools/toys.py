@@ -1,12 +1,13 @@
-"""Toy environments whose every frame, reward and end is known; toys_test.py tests them.
+"""Toy environments with known frames, rewards and ends; toys_test.py tests them.
 
-Importing this module registers them, so that `tests.tools.toys:toys/Numbers-v0` names one anywhere.
+Importing this module registers them, so that `tests.tools.toys:toys/Numbers-v0` works anywhere.
 """
 
 import ctypes
+import math
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -15,19 +16,21 @@ N_NUMBERS = 100
 _BLOCK = 16  # pixels; ten rows of ten blocks fill rows 34 to 193, the field of Pong
 _TOP = 34
 
+Beginning: TypeAlias = tuple[Any, dict[str, Any]]
+Step: TypeAlias = tuple[Any, float, bool, bool, dict[str, Any]]
+
 
 class Lives:
-    """Stands in for the emulator: it only knows how many lives are left."""
+    """An emulator that only knows how many lives are left."""
 
-    def __init__(self) -> None:
-        self.left = 0
+    left = 0
 
     def lives(self) -> int:
         return self.left
 
 
 def numbered_frame(number: int) -> np.ndarray:
-    """Return a black frame (210, 160, 3) with one white block, whose place says the number."""
+    """A black frame (210, 160, 3) with one white block, whose place tells the number."""
     frame = np.zeros((210, 160, 3), np.uint8)
     row, column = divmod(number % N_NUMBERS, 10)
     top, left = _TOP + row * _BLOCK, column * _BLOCK
@@ -36,7 +39,7 @@ def numbered_frame(number: int) -> np.ndarray:
 
 
 def read_numbers(image: np.ndarray) -> set[int]:
-    """Return all numbers in a frame, a maximum of frames, or either scaled to (84, 84)."""
+    """All numbers in a frame, in a maximum of frames, or in either scaled to (84, 84)."""
     gray = image if image.ndim == 2 else image.max(axis=-1)
     y_scale, x_scale = gray.shape[0] / 210, gray.shape[1] / 160
     found = set()
@@ -49,7 +52,7 @@ def read_numbers(image: np.ndarray) -> set[int]:
 
 
 def read_pong_numbers(image: np.ndarray) -> set[int]:
-    """Return all numbers in a frame that went through the Pong features: half size, 2 of margin."""
+    """All numbers in a frame that went through the Pong features: half the size, a margin of 2."""
     found = set()
     for number in range(N_NUMBERS):
         row, column = divmod(number, 10)
@@ -59,11 +62,11 @@ def read_pong_numbers(image: np.ndarray) -> set[int]:
 
 
 class Numbers(gymnasium.Env):
-    """Frames that say their number, 0 at reset; the reward of a frame is its number.
+    """Shows and pays the number of each frame, 0 at reset.
 
-    Game g lasts `game_lengths[g]` frames, the last entry standing for all that follow, and ends by
-    truncation if `truncates`. A life is lost every `frames_per_life` frames but never the last one.
-    `actions` records what was done since the reset, `seeds` the seeds of all resets.
+    Game g lasts `game_lengths[g]` frames, or as long as the last entry, and ends by truncation if
+    `truncates`. A life is lost every `frames_per_life` frames, but never the last one. `actions`
+    holds the actions since the reset, `seeds` the seeds of all resets.
     """
 
     metadata = {"render_modes": []}
@@ -90,7 +93,7 @@ class Numbers(gymnasium.Env):
     def get_action_meanings(self) -> list[str]:
         return ["NOOP", "FIRE", "RIGHT", "LEFT"]
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
         super().reset(seed=seed)
         self.number = 0
         self.game += 1
@@ -99,7 +102,7 @@ class Numbers(gymnasium.Env):
         self.ale.left = self._n_lives
         return numbered_frame(0), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
         assert action in self.action_space
         self.actions.append(int(action))
         self.number += 1
@@ -112,95 +115,90 @@ class Numbers(gymnasium.Env):
         return numbered_frame(self.number), float(self.number), terminated, truncated, {}
 
 
-class Side(gymnasium.Env):
-    """A fast little game that can be learned: one half of the frame is white; name it.
-
-    Each frame pays 1 where the action names the white half (1 left, 2 right), 0 where it does not.
-    The half is drawn anew every 16 frames. A life is lost every 64 frames, a game has 3 of them.
-    """
+class Guess(gymnasium.Env):
+    """Draws 0 or 1 every `cycle` frames, and pays where the action is the number plus 1."""
 
     metadata = {"render_modes": []}
     action_space = gymnasium.spaces.Discrete(3)
     observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 3), np.uint8)
+    cycle: int
+    frames_per_life: float = math.inf  # of 3 lives
 
     def __init__(self) -> None:
         self.ale = Lives()
-        self._number = 0
-        self._side = 0
-        self._frames = np.zeros((2, 84, 84, 3), np.uint8)
-        self._frames[0, :, :42] = 255
-        self._frames[1, :, 42:] = 255
+        self._number = self._drawn = 0
 
     def get_action_meanings(self) -> list[str]:
         return ["NOOP", "LEFT", "RIGHT"]
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
         super().reset(seed=seed)
-        self._number = 0
-        self.ale.left = 3
-        self._side = int(self.np_random.integers(2))
-        return self._frames[self._side], {}
+        self._number, self.ale.left = 0, 3
+        self._drawn = int(self.np_random.integers(2))
+        return self._frame(), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        reward = float(action == self._side + 1)
+    def step(self, action: Any) -> Step:
+        is_named = action == self._drawn + 1
         self._number += 1
-        if self._number % 16 == 0:
-            self._side = int(self.np_random.integers(2))
-        if self._number % 64 == 0:
+        if self._number % self.cycle == 0:
+            self._drawn = int(self.np_random.integers(2))
+        if self._number % self.frames_per_life == 0:
             self.ale.left -= 1
-        return self._frames[self._side], reward, self.ale.left == 0, False, {}
+        return self._frame(), float(is_named * self._pays()), self.ale.left == 0, False, {}
+
+    def _pays(self) -> float:
+        raise NotImplementedError
+
+    def _frame(self) -> np.ndarray:
+        raise NotImplementedError
+
+
+class Side(Guess):
+    """A fast little game that can be learned: the left or the right half of the frame is white.
+
+    Each frame pays 1 where the action names the white half. A life is lost every 64 frames.
+    """
+
+    cycle = 16
+    frames_per_life = 64
+
+    def _pays(self) -> float:
+        return 1.0
+
+    def _frame(self) -> np.ndarray:
+        frame = np.zeros((84, 84, 3), np.uint8)
+        frame[:, 42 * self._drawn : 42 * (self._drawn + 1)] = 255
+        return frame
 
 
 DOT_CYCLE, DOT_VANISHES, DOT_PAYS_FROM = 20, 7, 12
 DOT_PAYS_A_DECISION = 4 * (DOT_CYCLE - DOT_PAYS_FROM) / DOT_CYCLE / 4
 
 
-class Dot(gymnasium.Env):
-    """A dot walks along the diagonal and vanishes; then it pays to name the corner it went to.
+class Dot(Guess):
+    """A dot walks from the middle to one of two corners and vanishes; then naming the corner pays.
 
-    A cycle of 20 frames: in the first 7 the dot walks from the middle, up and left or down and
-    right; from frame 12 on, each frame pays ¼ where the action names the corner (1 or 2). Of these
-    frames, an agent that sees every fourth and the one before it, and acts for four, decides when
-    its newest image has been empty throughout, but the oldest of its four still shows the dot.
+    In the first 7 of 20 frames the dot walks, up and left or down and right. From frame 12 on, each
+    frame pays ¼. An agent that sees every fourth frame and the one before it, and acts for four,
+    then sees a newest image that is empty, but the oldest of its four still shows the dot.
     """
 
-    metadata = {"render_modes": []}
-    action_space = gymnasium.spaces.Discrete(3)
-    observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 3), np.uint8)
+    cycle = DOT_CYCLE
 
-    def __init__(self) -> None:
-        self.ale = Lives()
-        self._number = 0
-        self._corner = 0
-
-    def get_action_meanings(self) -> list[str]:
-        return ["NOOP", "UPLEFT", "DOWNRIGHT"]
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._number = 0
-        self._corner = int(self.np_random.integers(2))
-        return self._frame(), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self._number += 1
-        within = self._number % DOT_CYCLE
-        if within == 0:
-            self._corner = int(self.np_random.integers(2))
-        pays = within >= DOT_PAYS_FROM and action == self._corner + 1
-        return self._frame(), 0.25 * pays, False, False, {}
+    def _pays(self) -> float:
+        return 0.25 * (self._number % DOT_CYCLE >= DOT_PAYS_FROM)
 
     def _frame(self) -> np.ndarray:
         frame = np.zeros((84, 84, 3), np.uint8)
         within = self._number % DOT_CYCLE
         if within < DOT_VANISHES:
-            place = 36 + (1 + within) * 4 * (2 * self._corner - 1)
+            place = 36 + (1 + within) * 4 * (2 * self._drawn - 1)
             frame[place : place + 12, place : place + 12] = 255
         return frame
 
 
 class Vector(gymnasium.Env):
-    """Observes (steps of this game, games before it); pays 10 times the action; 5 steps a game."""
+    """Shows (steps of this game, games before it) and pays 10 times the action, 5 steps a game."""
 
     metadata = {"render_modes": []}
     action_space: gymnasium.Space = gymnasium.spaces.Discrete(2)
@@ -213,35 +211,40 @@ class Vector(gymnasium.Env):
         self._n_steps = 0
         self._n_games = -1
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
         super().reset(seed=seed)
         self.seeds.append(seed)
         self._n_steps = 0
         self._n_games += 1
         return np.array([0.0, self._n_games]), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
+        if self._n_steps == 2:
+            self.third_step()
         self._n_steps += 1
         observation = np.array([float(self._n_steps), self._n_games])
         return observation, 10.0 * action, self._n_steps == self._length, False, {}
 
+    def third_step(self) -> None:
+        """Toys that break do it here."""
+
 
 class Drawn(Vector):
-    """Observes numbers drawn anew each step, and nothing of the games before; 5 steps a game."""
+    """Shows new random numbers at each step."""
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
         super().reset(seed=seed)
         return self.np_random.normal(size=2), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
         _, reward, *rest = super().step(action)
         return self.np_random.normal(size=2), reward, *rest
 
 
 class Multiplies(Vector):
-    """Has NumPy multiply matrices that are worth several threads."""
+    """Multiplies matrices that are large enough for several threads."""
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
         square = np.ones((500, 500))
         assert (square @ square)[0, 0] == 500
         return super().reset(seed=seed)
@@ -250,12 +253,12 @@ class Multiplies(Vector):
 class Brittle(Drawn):
     """One game in four fails at its last step."""
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
         first = super().reset(seed=seed)
         self._breaks = self.np_random.integers(4) == 0
         return first
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
         if self._breaks and self._n_steps == 4:
             raise RuntimeError("the last coin broke")
         return super().step(action)
@@ -269,46 +272,34 @@ class RaisesInInit(Vector):
 
 
 class LosesConnection(Vector):
-    """Cannot be built either, with the error that also tells of a worker that hung up."""
+    """Cannot be built, and raises the error of a connection that was closed."""
 
     def __init__(self) -> None:
         raise EOFError("the game server is gone")
 
 
-class RaisesInStep(Vector):
-    """Fails at its third step."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self._n_steps == 2:
-            raise RuntimeError("the joystick broke")
-        return super().step(action)
-
-
 class RaisesInReset(Vector):
     """Cannot begin its second game."""
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
         if self._n_games == 0:
             raise RuntimeError("the coin fell through")
         return super().reset(seed=seed, options=options)
 
 
-class HangsInStep(Vector):
-    """Never comes back from its third step."""
+class RaisesInStep(Vector):
+    def third_step(self) -> None:
+        raise RuntimeError("the joystick broke")
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self._n_steps == 2:
-            threading.Event().wait()
-        return super().step(action)
+
+class HangsInStep(Vector):
+    def third_step(self) -> None:
+        threading.Event().wait()
 
 
 class HangsHoldingTheLock(Vector):
-    """Never comes back from its third step, in which no other thread of its process runs."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self._n_steps == 2:
-            ctypes.PyDLL(None).pause()  # C, called without letting go of Python's lock
-        return super().step(action)
+    def third_step(self) -> None:
+        ctypes.PyDLL(None).pause()  # a C function that keeps the GIL
 
 
 # Vector with spaces that are not supported.
@@ -317,25 +308,16 @@ UNSUPPORTED: dict[str, dict[str, gymnasium.Space]] = {
     "FromOne": {"action_space": gymnasium.spaces.Discrete(2, start=1)},
     "Dictionary": {"observation_space": gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(2)})},
     "Bytes": {"observation_space": gymnasium.spaces.Box(0, 255, (128,), np.uint8)},  # as RAM
-    "Camera": {
-        "observation_space": gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)
-    },  # no lives
+    # An image of an environment without lives.
+    "Camera": {"observation_space": gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)},
 }
-
-BROKEN = (
-    Brittle,
-    RaisesInInit,
-    LosesConnection,
-    RaisesInStep,
-    RaisesInReset,
-    HangsInStep,
-    HangsHoldingTheLock,
-)
+VECTORS = (Vector, Drawn, Multiplies, Brittle, RaisesInInit, LosesConnection, RaisesInReset)
+THIRD_STEPS = (RaisesInStep, HangsInStep, HangsHoldingTheLock)
 
 
 def _register() -> None:
     here = __name__
-    # Games that end within the no-ops of their start (13 to 43 frames) among others.
+    # Some of these games end within the no-ops of their start.
     early: dict[str, Any] = {
         "game_lengths": (1, 70, 13, 5, 60, 44, 12, 40, 43, 90),
         "n_lives": 3,
@@ -351,16 +333,12 @@ def _register() -> None:
     }
     for name, kwargs in variants.items():
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
-    for toy in (Side, Dot, Vector, Drawn, Multiplies, *BROKEN):
+    for toy in (Side, Dot, *VECTORS, *THIRD_STEPS):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
     for name, spaces in UNSUPPORTED.items():
         gymnasium.register(f"toys/{name}-v0", f"{here}:Vector", kwargs=spaces)
-    gymnasium.register(
-        "toys/TruncatedVector-v0",
-        f"{here}:Vector",
-        max_episode_steps=3,
-        kwargs={"length": 1000},
-    )
+    truncated = {"max_episode_steps": 3, "kwargs": {"length": 1000}}
+    gymnasium.register("toys/TruncatedVector-v0", f"{here}:Vector", **truncated)
     gymnasium.register(
         "toys/ShortCartPole-v0",
         "gymnasium.envs.classic_control.cartpole:CartPoleEnv",

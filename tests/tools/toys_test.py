@@ -9,7 +9,8 @@ from tests.tools import toys
 
 
 def test_a_frame_says_its_number():
-    """Analytic: the number is read back from the frame, scaled down, and from Pong's features."""
+    """Analytic: the number is read back from the frame, scaled, and from Pong's features; two at once from a maximum,
+    and none from an empty frame."""
     for number in range(toys.N_NUMBERS):
         frame = toys.numbered_frame(number)
         assert frame.shape == (210, 160, 3)
@@ -17,17 +18,13 @@ def test_a_frame_says_its_number():
         assert toys.read_numbers(cv2.resize(frame[..., 0], (84, 84))) == {number}
         field = np.pad(frame[34:194:2, ::2, 0], 2)
         assert toys.read_pong_numbers(field) == {number}
-
-
-def test_a_maximum_says_both_numbers_and_an_empty_frame_none():
-    """Analytic: numbers do not overlap."""
     both = np.maximum(toys.numbered_frame(17), toys.numbered_frame(18))
     assert toys.read_numbers(both) == {17, 18}
     assert toys.read_numbers(np.zeros((210, 160, 3), np.uint8)) == set()
 
 
 def test_numbers_counts_frames_rewards_actions_and_games():
-    """Analytic: frame, reward and end of each step, over two games of different length."""
+    """Analytic: frame, reward and end of each step, over two games of different length; and a truncation."""
     env = toys.Numbers(game_lengths=(2, 3))
     for length in (2, 3):
         frame, _ = env.reset(seed=length)
@@ -40,10 +37,6 @@ def test_numbers_counts_frames_rewards_actions_and_games():
     assert env.seeds == [2, 3]
     with pytest.raises(AssertionError, match="after the end"):
         env.step(0)
-
-
-def test_numbers_truncates():
-    """Analytic: the same length, but ended by truncation."""
     env = toys.Numbers(game_lengths=(1,), truncates=True)
     env.reset()
     assert env.step(0)[2:4] == (False, True)
@@ -88,7 +81,7 @@ def test_vector_counts_steps_and_games():
 
 
 def test_the_broken_toys_break():
-    """Analytic: two cannot be built, one fails at its third step, one at its second reset."""
+    """Analytic: two cannot be made, one fails at its third step, one at its second reset."""
     with pytest.raises(RuntimeError, match="cartridge"):
         toys.RaisesInInit()
     with pytest.raises(EOFError, match="game server"):
@@ -106,7 +99,7 @@ def test_the_broken_toys_break():
 
 
 def test_a_dot_walks_vanishes_and_pays_for_its_corner():
-    """Analytic: two cycles frame by frame: where the dot is, and what naming either corner pays."""
+    """Analytic: frame by frame, where the dot is, and what naming either corner pays."""
     env, twin = toys.Dot(), toys.Dot()
     frame, _ = env.reset(seed=0)
     twin.reset(seed=0)
@@ -130,7 +123,7 @@ def test_a_dot_walks_vanishes_and_pays_for_its_corner():
 
 
 def test_every_toy_is_registered():
-    """Analytic: what can be made is made by its name."""
+    """Analytic: each toy that can be made is made by its name."""
     names = [name for name in gymnasium.registry if name.startswith("toys/")]
     assert len(names) == 29
     unbuildable = {"toys/RaisesInInit-v0", "toys/LosesConnection-v0"}
