@@ -32,12 +32,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # So little that the agent stays who it is: on one environment, a learning rate for many would have it
 # lose every point within these updates.
 LEARNING_RATE = 1e-6
-# Settings of its run that a look at an agent takes over.
-TAKEN_OVER = {
-    *("discount", "entropy_bonus", "value_loss_coef", "max_grad_norm", "loss_reduction"),
-    *("rmsprop_decay", "rmsprop_epsilon", "steps_per_update", "preprocessing"),
-    *("max_n_noops", "no_clip_rewards", "no_end_on_life_loss", "seed"),
-}
+# Settings of its run that a look at an agent takes over, besides those of the update and of images.
+TAKEN_OVER = {"rmsprop_decay", "rmsprop_epsilon", "seed"}
 
 
 def main() -> int:
@@ -106,13 +102,15 @@ def debug(
     run: pathlib.Path, folder: pathlib.Path, n_updates: int, flags: list[str], show: tuple[str, ...]
 ) -> None:
     """Go on from the run's checkpoint for a few updates under --debug, and draw what is shown."""
+    from a3c.settings.params import IMAGES, KNOBS, UPDATE
     from a3c.store import checkpoint
 
     found = checkpoint.read(checkpoint.find(run))
+    taken = TAKEN_OVER | {n for n, knob in KNOBS.items() if knob.group in (UPDATE, IMAGES)}
     settings = [
         f"--{name}" if value is True else f"--{name}={value}"
         for name, value in found.params.items()
-        if name in TAKEN_OVER and value is not None and value is not False
+        if name in taken and value is not None and value is not False
     ]
     n_steps = found.n_steps + n_updates * found.params["steps_per_update"]
     folder.mkdir()

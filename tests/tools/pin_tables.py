@@ -1,7 +1,8 @@
 """The two tables beside the pins: how far rounding moves them, and what turns them red.
 
     python3 -m tests.tools.pin_tables rounding       writes tests/pinned/rounding.csv in about 10 minutes
-    python3 -m tests.tools.pin_tables sensitivity    writes tests/pinned/sensitivity.md, likewise
+    python3 -m tests.tools.pin_tables sensitivity    writes tests/pinned/sensitivity.md, likewise; only the
+                                                     rows of the hyperparameters that are named behind it
     python3 -m tests.tools.pin_tables layout         writes only the head of sensitivity.md
 
 The tolerances come from the first table: the pinned runs with every order of float32 sums that this
@@ -19,7 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,21 +210,27 @@ off by this many times the tolerance. Green: no difference is found. Empty: ther
 """
 
 
-def sensitivity() -> None:
-    """Change one hyperparameter after the other, and write the differences of each pin."""
-    rows = []
-    for name, flags in CHANGES.items():
-        cells = [_cell(pin_name, flags) for pin_name in SHOWN]
-        rows.append(f"| {name} | {' | '.join(cells)} |\n")
-        print(rows[-1], end="", flush=True)
-    SENSITIVITY.write_text(HEAD + "".join(rows))
+def sensitivity(names: Collection[str]) -> None:
+    """Change these hyperparameters one after the other, and write the differences of each pin."""
+    if unknown := [name for name in names if name not in CHANGES]:
+        sys.exit(f"CHANGES does not say how to change {', '.join(unknown)}")
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in _rows()}
+    for name in names:
+        cells = [_cell(pin_name, CHANGES[name]) for pin_name in SHOWN]
+        rows[name] = f"| {name} | {' | '.join(cells)} |\n"
+        print(rows[name], end="", flush=True)
+    SENSITIVITY.write_text(HEAD + "".join(rows[name] for name in CHANGES if name in rows))
+
+
+def _rows() -> list[str]:
+    """The rows of the table as it is."""
+    lines = SENSITIVITY.read_text().splitlines(keepends=True)
+    return [line for line in lines if line.startswith("| ")][1:]
 
 
 def layout() -> None:
     """Write the head of the table above the rows that it has."""
-    lines = SENSITIVITY.read_text().splitlines(keepends=True)
-    _, *rows = (line for line in lines if line.startswith("| "))
-    SENSITIVITY.write_text(HEAD + "".join(rows))
+    SENSITIVITY.write_text(HEAD + "".join(_rows()))
 
 
 def _cell(name: str, flags: Flags) -> str:
@@ -258,8 +265,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["rounding"]:
             rounding()
-        case ["sensitivity"]:
-            sensitivity()
+        case ["sensitivity", *names]:
+            sensitivity(names or CHANGES)
         case ["layout"]:
             layout()
         case ["variant", folder, n_threads, more, seed]:
