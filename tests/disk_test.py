@@ -159,7 +159,7 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
         processes.wait_until(lambda: n_saved(folder) > 2, "3 saved")
         for place in places:
             place.chmod(0o555)
-        screen.wait_for("cannot save a checkpoint: Permission denied; what was saved")
+        screen.wait_for("cannot save a checkpoint: Permission denied; earlier checkpoints")
         before = saved(folder)
         screen.forget()
         screen.wait_for(": Permission denied; earlier checkpoints stay as they are\n", " steps/s ")
