@@ -77,8 +77,8 @@ class Params:
         within=(1, MAX_ENVS))
     n_steps: int = _knob(
         RUN, 10_000_000, "agent steps, of 4 emulator frames each", OCD,
-        "steps of training, of all workers together and including the steps of a resumed run or a"
-        " loaded checkpoint; may be written as 1e7",
+        "steps of all workers together, including those of a resumed run or a loaded checkpoint; may"
+        " be written as 1e7",
         within=(1, 10**12), anew=True)
     env_timeout_seconds: float = _knob(
         RUN, 60.0, "seconds", OURS,
@@ -162,8 +162,8 @@ class Params:
 
     eval_interval_steps: int | None = _knob(
         EVALUATION, None, "agent steps", OURS,
-        "play whole games each time that so many steps have passed, unless the last evaluation still"
-        " runs, and keep the best weights in checkpoints/best; none: never", within=(1, 10**12), anew=True)
+        "every so many steps, play whole games, unless the last evaluation is still running; the best"
+        " weights are kept in checkpoints/best; none: never", within=(1, 10**12), anew=True)
     eval_episodes: int = _knob(
         EVALUATION, 10, "games", OURS, "games per evaluation", within=(1, 10_000), anew=True)
 
