@@ -7,6 +7,7 @@ PIPENV_VERSION := 2026.10.3
 PIP_AUDIT_VERSION := 2.10.1
 MUTANTS ?= --jobs $(shell nproc)
 ARGS ?= --n_workers 16 PongNoFrameskip-v4
+SWEEP ?= examples/cartpole.toml
 BENCH ?=
 PROFILE ?=
 
@@ -21,10 +22,11 @@ VENV_PYTHON := .venv/bin/python
 PIPENV_READY := .pipenv/ready-$(PIPENV_VERSION)
 RUNTIME_READY := .venv/ready-runtime
 DEV_READY := .venv/ready-dev
+RAY_READY := .venv/ready-ray
 PEER_READY := .peer/ready
 AUDIT_READY := .audit/ready-$(PIP_AUDIT_VERSION)
 
-FAST_TESTS := not slow and not weekly
+FAST_TESTS := not slow and not weekly and not cluster
 # Whole test files in parallel, in few processes, since each loads TensorFlow.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 # The test files with examples that Hypothesis chooses.
@@ -34,13 +36,16 @@ python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
 	Name another: make PYTHON=python$(firstword $(1))))
 
-.PHONY: help train test check test-slow soak mutants pins tables bench bench-long bench-scaling profile format images results audit lock clean
+.PHONY: help train sweep test check cluster-test test-slow soak mutants pins tables bench bench-long bench-scaling profile format images results audit lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
 train: $(RUNTIME_READY) ## set up, then train: Pong with 16 workers, or make train ARGS="--n_workers 4 CartPole-v1"
 	$(VENV_PYTHON) train.py $(ARGS)
+
+sweep: $(RAY_READY) ## set up, Ray included, then train many runs: make sweep SWEEP="--seeds 3 --envs CartPole-v1 -- --preset cartpole"
+	$(VENV_PYTHON) sweep.py $(SWEEP)
 
 test: $(DEV_READY) ## set up, then run the test suite; prints the time of each room and the memory beside their budgets
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE)
@@ -51,6 +56,9 @@ check: $(DEV_READY) ## format, lint, types and the fast tests
 	$(VENV_PYTHON) -m mypy
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "$(FAST_TESTS)"
 
+cluster-test: $(DEV_READY) $(RAY_READY) ## set up, Ray included, then the tests that need it
+	$(VENV_PYTHON) -m pytest -m cluster
+
 test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs them once a week
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m weekly
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) --hypothesis-profile "new ones" -k "not same_every_time" $(SEARCHED)
@@ -59,8 +67,8 @@ mutants: $(DEV_READY) ## make small mistakes in a3c/ and see the tests fail; tak
 	$(VENV_PYTHON) tests/tools/mutants.py $(MUTANTS)
 
 tables: $(DEV_READY) ## write everything that is generated: flags, proofs, and the tables of pins, benchmarks and runs
-	$(VENV_PYTHON) -m tests.tools.flags_page > docs/flags.md
-	$(VENV_PYTHON) -m tests.tools.proofs table > docs/proofs.md
+	$(VENV_PYTHON) -m tests.tools.flags_page
+	$(VENV_PYTHON) -m tests.tools.proofs table
 	$(VENV_PYTHON) -m tests.tools.pin_tables layout
 	$(VENV_PYTHON) -m benchmarks.report
 	$(VENV_PYTHON) -m results.report
@@ -96,7 +104,7 @@ results: $(RUNTIME_READY) ## the tables and curves of trained agents, from the f
 
 # With --strict, a package that the database does not know is a failure, and so is a database that does not answer.
 audit: $(PIPENV_READY) $(AUDIT_READY) ## ask the database of known vulnerabilities about every locked package
-	$(PIPENV) requirements --dev --hash > .audit/requirements.txt
+	$(PIPENV) requirements --categories "packages dev-packages sweep" --hash > .audit/requirements.txt
 	.audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement .audit/requirements.txt
 
 clean: ## remove what set-up, tests and tools made; runs/ stays
@@ -129,6 +137,11 @@ $(DEV_READY): $(RUNTIME_READY)
 	$(PIPENV) sync --dev
 	touch $@
 
+# Ray comes beside the runtime packages, because trials and remote workers need both in one process.
+$(RAY_READY): $(RUNTIME_READY)
+	$(PIPENV) sync --categories sweep
+	touch $@
+
 # The peer of `make bench` has an environment of its own, since we do not depend on torch.
 $(PEER_READY): benchmarks/requirements.txt
 	@$(call need_python,$(PYTHON_VERSIONS))
@@ -147,7 +160,7 @@ import json, sys
 lock = json.load(sys.stdin)
 lock["_meta"]["sources"] = []
 cpu_marker = lock["default"]["tensorflow-cpu"]["markers"]
-for section in ("default", "develop"):
+for section in lock.keys() - {"_meta"}:
     for name, entry in lock[section].items():
         entry.pop("index", None)
         if name != "tensorflow-cpu" and entry.get("markers") == cpu_marker:

@@ -10,23 +10,26 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
-
+from a3c.machine.appending import counted
 from a3c.play import atari_scores
+from a3c.play.curves import (
+    AXES,
+    COLOURS,
+    DASHES,
+    STYLE,
+    align,
+    axis_at_steps,
+    axis_of,
+    smooth,
+)
 from a3c.settings.command_line import Parser
 from a3c.settings.params import KNOBS, BadInput
 from a3c.store import reading
 from a3c.store.reading import FRAME_SKIP, Run
 
-AXES = {
-    "steps": "agent steps",
-    "frames": "emulator frames",
-    "games": "games",
-    "hours": "hours since the run's start",
-}
 # Panels of --figures: a title, and columns of progress.csv (drawn as —, --, ··).
 # fmt: off
 FIGURES: dict[str, tuple[str, list[str]]] = {
@@ -50,76 +53,12 @@ REFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # fmt: on
 
-# Okabe and Ito's colours, which any colour vision can tell apart; then again with other dashes.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", ":", "-.")
 _DOTS = {"ls": "", "marker": ".", "ms": 3, "mew": 0}
 LOOKS: dict[str, dict[str, Any]] = {
     "dots": _DOTS | {"alpha": 0.25, "rasterized": True, "zorder": 1},
     "thin": {"lw": 0.8, "alpha": 0.5, "zorder": 2},
     "line": {"lw": 2, "zorder": 3},
 }
-# A $ in a name does not start a formula, and an SVG gets the same ids each time.
-STYLE = {"text.parse_math": False, "svg.hashsalt": "plot_runs"}
-
-
-class Curve(NamedTuple):
-    """Values over one axis; for several seeds, their mean between `low` and `high`."""
-
-    x: np.ndarray
-    y: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
-def axis_of(run: Run, axis: str) -> np.ndarray:
-    """The x of each game of a run."""
-    if axis == "games":
-        return np.arange(1.0, len(run.games.scores) + 1)
-    if axis == "hours":
-        return run.games.seconds / 3600
-    if run.steps_per_l is None:
-        raise BadInput(
-            f"what does l count in {run.path}? Give --frames_per_l 1 (frames, as in"
-            f" Stable-Baselines3's Atari files) or {FRAME_SKIP} (decisions, as in Baselines')"
-        )
-    steps = run.games.steps * run.steps_per_l
-    return steps * run.frames_per_step if axis == "frames" else steps
-
-
-def axis_at_steps(run: Run, axis: str, steps: np.ndarray) -> np.ndarray:
-    """The x of given steps of a run; NaN before its first game ended and after its last one."""
-    xs = axis_of(run, axis)
-    return np.interp(steps, axis_of(run, "steps"), xs, left=float("nan"), right=float("nan"))
-
-
-def trailing_mean(values: np.ndarray, n: int) -> np.ndarray:
-    """The mean of the last n values, from the n-th value on: 1, 2, 6 by 2 → 1.5, 4."""
-    sums = np.concatenate(([0.0], np.cumsum(values)))
-    return (sums[n:] - sums[:-n]) / n
-
-
-def smooth(run: Run, axis: str, n: int) -> Curve:
-    """The mean of a run's last n games; empty where it has fewer."""
-    y = trailing_mean(run.games.scores, n)
-    return Curve(axis_of(run, axis)[n - 1 :], y, y, y)
-
-
-def align(curves: Sequence[Curve], shade: str, n_points: int = 500) -> Curve | None:
-    """The mean of several seeds over the part of the axis that all of them cover; None if none.
-
-    Beyond that part, a mean of the remaining seeds would jump where one ends.
-    """
-    first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
-    if first >= last:
-        return None
-    x = np.linspace(first, last, n_points)
-    ys = np.stack([np.interp(x, curve.x, curve.y) for curve in curves])
-    mean = ys.mean(axis=0)
-    if shade == "minmax":
-        return Curve(x, mean, ys.min(axis=0), ys.max(axis=0))
-    sd = ys.std(axis=0, ddof=1) if shade == "sd" else 0.0
-    return Curve(x, mean, mean - sd, mean + sd)
 
 
 def group_name(path: pathlib.Path) -> str:
@@ -277,15 +216,14 @@ def draw_figure(axes: Any, name: str, runs: Sequence[Run], axis: str, colour: st
     for run in runs:
         folder = reading.run_folder(run.path) or run.path
         try:
-            progress = reading.read_progress(folder, ["misc/steps", *columns])
+            progress = reading.read_progress(folder)
         except BadInput as error:
             say(f"{error}, so --figures {name} is not drawn for it")
             continue
-        if progress is None:
-            wanted = ", ".join(map(repr, columns))
-            say(
-                f"{folder / 'progress.csv'} has no column {wanted}; its first line names its columns"
-            )
+        if missing := {"misc/steps", *columns} - progress.columns.keys():
+            lacks = " or ".join(map(repr, sorted(missing)))
+            available = ", ".join(progress.columns)
+            say(f"{folder / 'progress.csv'}: no column {lacks}; available: {available}")
             continue
         for word in progress.words:
             say(f"{folder / 'progress.csv'}: {word}")
@@ -312,11 +250,12 @@ def draw_references(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> lis
 
 
 def title_of(runs: Sequence[Run]) -> str:
-    """The environments, and whether their actions are sticky, if known."""
+    """The environments and, of emulators, whether their actions are sticky, if known."""
     words = {None: "", 0.0: " (no sticky actions)"}
     titles = {
         (run.env_id or "unknown environment")
         + words.get(run.sticky_actions, f" (sticky actions {run.sticky_actions})")
+        * (run.frames_per_step > 1)
         for run in runs
     }
     return ", ".join(sorted(titles))
@@ -335,7 +274,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("plot_runs.py", description="Draw learning curves of runs.", allow_abbrev=False)
     add = parser.add_argument
     # fmt: off
-    add("paths", nargs="+", type=pathlib.Path, help="run folders, or monitor files")
+    add("paths", nargs="*", type=pathlib.Path, help="run folders, or monitor files")
+    add("--sweep", type=pathlib.Path, metavar="DIR", help="instead, draw the trials of sweep.py's folder: the"
+        " score over each searched value, curves by setting, and means over games")
+    add("--csv", type=pathlib.Path, metavar="FILE", help="with --sweep, also write mean, spread and n of its groups")
     add("--out", required=True, type=pathlib.Path, help="the picture to write, .png or .svg")
     add("--x", choices=AXES, default="steps", help="the horizontal axis (default: steps)")
     add("--curves", nargs="+", type=number, metavar="N", help="draw means of the last N games;"
@@ -357,6 +299,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.figures = list(FIGURES) if options.figures == [] else options.figures or []
     if options.out.suffix not in (".png", ".svg"):
         raise BadInput(f"--out {options.out} must end in .png or .svg")
+    if (options.sweep is None) == (not options.paths):
+        raise BadInput("name runs, or --sweep and the folder of a sweep")
+    of_runs = ("curves", "label", "frames_per_l", "references", "figures")
+    if options.sweep is not None and (
+        given := [name for name in of_runs if getattr(options, name)]
+    ):
+        raise BadInput(f"--{given[0]} is for runs that are named, and not for --sweep")
+    if options.csv is not None and options.sweep is None:
+        raise BadInput("--csv needs --sweep")
     runs = {os.path.realpath(reading.run_folder(path) or path) for path in options.paths}
     if len(runs) < len(options.paths):
         raise BadInput("a run is given twice, and would count as two seeds")
@@ -366,6 +317,33 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise BadInput(f"--{flag} is given {len(values)} times for {n} paths: give 1 or {n}")
         setattr(options, flag, values * (n // len(values)))
     return options
+
+
+def plot_sweep(options: argparse.Namespace) -> None:
+    """Read, draw and save a sweep; print its groups."""
+    from a3c.sweep import pictures
+
+    results = pictures.read(options.sweep, say)
+    found = pictures.groups(results, say)
+    save(lambda: pictures.draw(results, found, options.x, options.shade), options.out)
+    if options.csv is not None:
+        options.csv.write_text(pictures.to_csv(found), encoding="utf-8")
+    for group in found:
+        label = f"{group.env_id}, {pictures.label_of(group.setting)}"
+        print(
+            one_line(
+                f"{label}: {group.mean:.2f} ({group.low:.2f} to {group.high:.2f}), n = {group.n_seeds}"
+            )
+        )
+    print(one_line(str(options.out)))
+
+
+def save(draw_it: Callable[[], Any], path: pathlib.Path) -> None:
+    """Draw a picture into a file; the same runs give the same file."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        draw_it().savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {})
 
 
 def plot(options: argparse.Namespace) -> None:
@@ -383,17 +361,12 @@ def plot(options: argparse.Namespace) -> None:
     options.curves = sorted(
         set(options.curves or ([1, 10, 100] if len(groups) == 1 else [10, 100]))
     )
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure = draw(groups, options)
-        # Without a date, the same runs give the same file.
-        figure.savefig(options.out, metadata={"Date": None} if options.out.suffix == ".svg" else {})
+    save(lambda: draw(groups, options), options.out)
     for label, runs in groups.items():
         for run in runs:
             last, hours = run.games.scores[-100:], axis_of(run, "hours")[-1]
             steps = f"{axis_of(run, 'steps')[-1]:,.0f} steps, " if run.steps_per_l else ""
-            games = f"{len(run.games.scores):,} games"
+            games = counted(len(run.games.scores), "game")
             mean = f"mean of the last {len(last)}: {last.mean():.2f}"
             print(one_line(f"{label}: {run.path}: {games}, {steps}{hours:.2f} h, {mean}"))
     print(one_line(str(options.out)))
@@ -402,7 +375,8 @@ def plot(options: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit status."""
     try:
-        plot(parse(sys.argv[1:] if argv is None else argv))
+        options = parse(sys.argv[1:] if argv is None else argv)
+        (plot if options.sweep is None else plot_sweep)(options)
     except (BadInput, OSError) as error:
         print(one_line(f"plot_runs.py: error: {error}"), file=sys.stderr)
         return 2

@@ -123,20 +123,18 @@ def _play(arguments: argparse.Namespace, params: Params, description: EnvDescrip
     with contextlib.ExitStack() as open_things:
         if arguments.record is not None:
             screens.check_film(arguments.record)
-            film = screens.Film(arguments.record, FPS)
-            projector = views.Projector(film, FPS, views.Panel().array())
-            open_things.enter_context(contextlib.closing(film))
+            screen: screens.Film | screens.Window = screens.Film(arguments.record, FPS)
         else:
             if not screens.has_display():
                 raise BadInput("no display; --record film.mp4 needs none")
-            window = screens.Window(arguments.env_id, FPS)
-            projector = views.Projector(window, FPS, views.Panel().array())
-            open_things.enter_context(contextlib.closing(window))
+            screen = window = screens.Window(arguments.env_id, FPS)
+        open_things.enter_context(contextlib.closing(screen))
+        projector = views.Projector(screen, views.Panel().array())
         if arguments.policy is None:
             choose: Callable[[], int] = lambda: action_of(window.take_keys(), meanings)  # noqa: E731
         else:
             choose = _actions(arguments.policy, len(meanings), arguments.seed).__next__
-        game = make_env(params, see=projector.see)
+        game = make_env(params, see=projector.see, fraction_seen=screen.fps / FPS)
         open_things.enter_context(contextlib.closing(game))
         with contextlib.suppress(screens.Closed):
             _play_games(game, projector, meanings, choose, arguments.steps)

@@ -13,34 +13,33 @@ import argparse
 import contextlib
 import json
 import math
-import os
 import pathlib
 import sys
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a3c.contract import EnvDescription
 from a3c.envs.make import UnsupportedEnv, describe_env, make_env
 from a3c.envs.process import EnvError
 from a3c.machine import cores, stopping
 from a3c.machine.appending import (
+    counted,
     open_what_is_closed,
     survive_loss_of,
     why_unwritable,
     write_atomically,
 )
 from a3c.machine.tensorflow_process import hushed, start_tensorflow
-from a3c.play import screens, views
+from a3c.play import evaluation, opengl, screens, views
+from a3c.play.evaluation import Played, Summary
 from a3c.settings.command_line import Parser
 from a3c.settings.params import BadInput, Params
 from a3c.store import checkpoint
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from a3c.play.agent import Agent, Decision
-    from a3c.play.evaluation import Played, Summary
+    from a3c.play.eyes import Bounds
 
 N_GAMES = 30
 ATARI_FPS = WINDOW_FPS = 60.0
@@ -52,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopping.give_handlers_a_stack()
     try:
         arguments = _parse(argv)
-        found = _read(arguments.checkpoint)
+        found, problems = checkpoint.read_newest(arguments.checkpoint)
+        for problem in problems:
+            print(f"run_checkpoint.py: note: {problem}; using {found.path}", file=sys.stderr)
         env_id = found.subject.env_id
         if arguments.env_id not in (None, env_id):
             raise UnusableCheckpoint(f"{found.path} plays {env_id}, not {arguments.env_id}")
@@ -133,17 +134,6 @@ def _number(kind: type, least: float, most: float) -> Callable[[str], Any]:
     return parse
 
 
-def _read(path: pathlib.Path) -> Checkpoint:
-    """Read the checkpoint of this path or, in a folder, the newest one that is not damaged."""
-    newest = checkpoint.find(path)
-    if newest == path:
-        return checkpoint.read(path)
-    found, problems = checkpoint.newest_whole(newest.parent)
-    for problem in problems:
-        print(f"run_checkpoint.py: note: {problem}; using {found.path}", file=sys.stderr)
-    return found
-
-
 def _say(line: str) -> None:
     """Print a line; if nobody reads it, as after `| head`, the games continue for their files."""
     with survive_loss_of(sys.stdout):
@@ -160,15 +150,17 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
     if arguments.video is not None:
         screens.check_film(arguments.video)
 
-    with hushed():
-        from a3c.play import agent, evaluation
-
     params = evaluation.params_of(found.subject, arguments.seed)
     description = describe_env(params)
     subject = found.subject._replace(
         observation_shape=description.observation_shape, n_actions=description.n_actions
     )
     found.check_fits(subject)
+    show = None
+    if in_window or arguments.video is not None:
+        show = _show_of(params, description)
+    with hushed():
+        from a3c.play import agent
     with stopping.kept_from_new_threads():
         start_tensorflow()
     player = agent.load(found, arguments.greedy)
@@ -177,10 +169,10 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
     how = "the likeliest actions" if arguments.greedy else "sampled actions"
     _say(
         f"{found.path}: {subject.env_id} after {found.n_steps:,} steps;"
-        f" {_games(n_games)}, {how}, seed {arguments.seed}"
+        f" {counted(n_games, 'game')}, {how}, seed {arguments.seed}"
     )
-    if in_window or arguments.video is not None:
-        playing = _play_on_screen(arguments, player, params, description, n_games)
+    if show is not None:
+        playing = _play_on_screen(arguments, player, params, show, n_games)
     else:
         n_at_once = min(arguments.n_envs or cores.n_usable(), n_games)
         playing = evaluation.play_many(player, params, n_games, n_at_once)
@@ -195,7 +187,7 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
         _say("the window was closed" if in_window else "the film has its full length")
     except KeyboardInterrupt:
         is_interrupted = True
-        _say(f"interrupted: only some of {_games(n_games)} had ended")
+        _say(f"interrupted: only some of {counted(n_games, 'game')} had ended")
     games.sort()
     summary = evaluation.summarise(subject.env_id, games)
     _say(_in_words(summary))
@@ -208,22 +200,18 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
     return 0
 
 
-def _line(game: "Played", kind: str) -> str:
+def _line(game: Played, kind: str) -> str:
     limit = "108,000 frames" if kind == "image" else "its time limit"
     cut_off = f", cut off by {limit}" if game.cut_off else ""
     return f"game {game.number:3}: score {game.score:g}, {game.length:,} steps{cut_off}"
 
 
-def _games(n: int) -> str:
-    return "1 game" if n == 1 else f"{n} games"
-
-
-def _in_words(summary: "Summary") -> str:
+def _in_words(summary: Summary) -> str:
     if not summary.n_games:
         return "no game was played to its end"
     sd = "" if math.isnan(summary.sd) else f" sd {summary.sd:.2f},"
     words = (
-        f"{_games(summary.n_games)}: mean {summary.mean:.2f},{sd}"
+        f"{counted(summary.n_games, 'game')}: mean {summary.mean:.2f},{sd}"
         f" median {summary.median:g}, min {summary.min:g}, max {summary.max:g}"
     )
     if summary.human_normalised is not None:
@@ -233,7 +221,7 @@ def _in_words(summary: "Summary") -> str:
 
 
 def _write_json(
-    arguments: argparse.Namespace, found: Checkpoint, games: Sequence["Played"], summary: "Summary"
+    arguments: argparse.Namespace, found: Checkpoint, games: Sequence[Played], summary: Summary
 ) -> None:
     content = {
         "env_id": found.subject.env_id,
@@ -257,52 +245,59 @@ def _write_json(
         raise BadInput(f"cannot write {arguments.json}: {error.strerror}") from None
 
 
-def _play_on_screen(
-    arguments: argparse.Namespace,
-    player: "Agent",
-    params: Params,
-    description: EnvDescription,
-    n_games: int,
-) -> "Generator[Played, None, None]":
-    """Play one game after the other in this process, each frame in a window or film."""
-    from a3c.play import evaluation
+class Show(NamedTuple):
+    """What is needed to show a game to a person."""
 
-    names = description.action_meanings or [f"action {i}" for i in range(description.n_actions)]
-    eyes = views.Eyes(names)
-    fps = _frames_per_second(params, description)
+    fps: float  # of the game at its true speed
+    has_sprites: bool
+    action_names: Sequence[str]
+    bounds: "Bounds | None"  # of continuous actions
+
+
+def _show_of(params: Params, description: EnvDescription) -> Show:
+    """Look at the environment; UnsupportedEnv or NoScreen where it cannot be drawn."""
+    with contextlib.closing(make_env(params, see=lambda picture: None)) as env:
+        if hasattr(env.unwrapped, "mujoco_renderer"):
+            opengl.choose()
+        is_atari = description.kind == "image"
+        fps = ATARI_FPS if is_atari else float(env.metadata.get("render_fps") or ATARI_FPS)
+        space: Any = env.action_space
+        bounds = (space.low, space.high) if description.is_continuous else None
+        return Show(fps, is_atari, description.action_meanings, bounds)
+
+
+def _play_on_screen(
+    arguments: argparse.Namespace, player: "Agent", params: Params, show: Show, n_games: int
+) -> Generator[Played, None, None]:
+    """Play one game after the other, with the frames of each in a window or film."""
+    from a3c.play.eyes import Eyes
+
+    eyes = Eyes(player.subject, show.action_names, show.bounds)
     screen: screens.Window | screens.Film
     if arguments.video is not None:
-        # Gymnasium draws CartPole with pygame, which looks for a display even to draw in memory.
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        rate, screen = fps, screens.Film(arguments.video, fps, arguments.seconds or math.inf)
+        rate, seconds = show.fps, arguments.seconds or math.inf
+        screen = screens.Film(arguments.video, show.fps, seconds, has_new_colours=show.has_sprites)
     else:
-        rate = fps * (arguments.speed or 1.0)
+        rate = show.fps * (arguments.speed or 1.0)
         screen = screens.Window(params.env_id, min(rate, WINDOW_FPS))
-    projector = views.Projector(screen, rate, views.Panel().array() if arguments.eyes else None)
+    projector = views.Projector(screen, views.Panel().array() if arguments.eyes else None)
 
-    def watch(observation: "np.ndarray", decision: "Decision") -> None:
+    def watch(decision: "Decision") -> None:
         if arguments.eyes:
-            projector.panel = eyes.draw(
-                observation, decision.probabilities, decision.action, decision.value
-            )
+            projector.panel = eyes.draw(decision)
 
-    # Environments stay open to the end: closing one that draws with pygame closes our window, too.
-    with contextlib.ExitStack() as open_things:
-        open_things.enter_context(contextlib.closing(screen))
+    with contextlib.closing(screen):
         for number in range(n_games):
-            here = evaluation.EnvHere(params, number, projector.see)
-            open_things.enter_context(contextlib.closing(here))
-            game = evaluation.play_game(player, here, params.seed, number, watch=watch)
+            game = evaluation.play(
+                player,
+                params,
+                number,
+                watch=watch,
+                see=projector.see,
+                fraction_seen=screen.fps / rate,
+            )
             assert game is not None  # nobody stops it
             yield game
-
-
-def _frames_per_second(params: Params, description: EnvDescription) -> float:
-    """How many frames a second the game shows to a human player."""
-    if description.kind == "image":
-        return ATARI_FPS
-    with contextlib.closing(make_env(params)) as bare:
-        return float(bare.metadata.get("render_fps") or ATARI_FPS)
 
 
 if __name__ == "__main__":

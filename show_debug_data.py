@@ -7,6 +7,10 @@ Each dump gets one line: its number in the log, update, purpose, name, shape, ty
 its bytes' SHA-256, which is the same for equal observations. For each update there are pictures of
 what the policy saw at each step, and of the rollout that it was trained on. One more picture shows
 returns, values, rewards and actions of all updates over time. The log is read as a stream.
+
+Of what an LSTM remembers, a picture has the length of the vector, |state|: it is 0 where an episode
+begins. Observations and rewards are drawn as the network got them, normalised and scaled if the run
+does that; the list has the raw ones, too.
 """
 
 import argparse
@@ -16,7 +20,7 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -29,7 +33,7 @@ from a3c.play.views import spread_stack
 from a3c.settings.command_line import Parser
 from a3c.settings.params import BadInput
 
-PURPOSES = ("act", "last", "train", "bootstrap")
+PURPOSES = ("moments", "raw", "act", "last", "train", "bootstrap")
 # What a rollout holds for each step besides observations, in the order of a sheet's columns.
 NUMBERS = ("actions", "rewards", "continues", "returns", "values", "advantages")
 N_UPDATES_DRAWN = 5  # without --updates
@@ -145,7 +149,7 @@ def _show(log: BinaryIO, wanted: Wanted, gallery: "Gallery") -> None:
         before = update
         kept = list(records)
         _draw_update(update, kept, gallery)
-        course[update] = {r.name: _flat(r) for r in kept if r.purpose == "train"}
+        course[update] = _columns({r.name: _flat(r) for r in kept if r.purpose == "train"})
     _draw_course(course, gallery)
 
 
@@ -173,7 +177,7 @@ def _entry(record: Record) -> str:
     shape = "x".join(map(str, record.array.shape))
     checksum = hashlib.sha256(record.array.tobytes()).hexdigest()[:8]
     return (
-        f"{record.number:6}  update {record.update:<5}  {record.purpose:9}  {record.name:12}"
+        f"{record.number:6}  update {record.update:<5}  {record.purpose:9}  {record.name:20}"
         f"  {shape:13}  {record.array.dtype.name:7}  {checksum}"
     )
 
@@ -181,6 +185,25 @@ def _entry(record: Record) -> str:
 def _flat(record: Record) -> np.ndarray:
     """(T, 1, ...) → (T, ...); --debug allows only one environment."""
     return record.array.reshape(-1, *record.array.shape[2:])
+
+
+def _columns(rollout: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The numbers of each step, by their heads; an action may be a vector of several."""
+    columns: dict[str, np.ndarray] = {}
+    for name in NUMBERS:
+        numbers, head = rollout.get(name, np.empty(0)), name.removesuffix("s")
+        if numbers.ndim == 1 and numbers.size:
+            columns[head] = numbers
+        elif numbers.size:
+            of_vectors = numbers.reshape(len(numbers), -1).T
+            columns |= {f"{head}[{j}]": of_one for j, of_one in enumerate(of_vectors)}
+    return columns
+
+
+def _lengths(states: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+    """A column of the lengths of what LSTMs remember, if there are some."""
+    lengths = [np.linalg.norm(state) for state in states]
+    return {"|state|": np.array(lengths)} if lengths else {}
 
 
 # Where pictures go
@@ -253,12 +276,13 @@ def _draw_update(update: int, records: Sequence[Record], gallery: Gallery) -> No
     acted = [
         Row("cut off" if record.purpose == "last" else f"step {next(steps)}", observation)
         for record in records
-        if record.purpose in ("act", "last")
+        if record.purpose in ("act", "last") and record.name == "observations"
         for observation in record.array
     ]
     if acted:
         title = f"Update {update}: what the policy saw, step by step"
-        _draw_sheet(title, acted, {}, gallery, f"update-{update:04}-act")
+        lengths = _lengths(record.array for record in records if record.name == "state")
+        _draw_sheet(title, acted, lengths, gallery, f"update-{update:04}-act")
 
     batch = {record.name: _flat(record) for record in records if record.purpose == "train"}
     trained = [Row(f"step {t}", o) for t, o in enumerate(batch.pop("observations", ()))]
@@ -270,7 +294,7 @@ def _draw_update(update: int, records: Sequence[Record], gallery: Gallery) -> No
     ]
     if trained:
         title = f"Update {update}: the rollout that it was trained on"
-        numbers = {name: batch[name] for name in NUMBERS if name in batch}
+        numbers = _columns(batch) | _lengths(batch[name] for name in batch if name == "states")
         rows = trained + bootstrap
         _draw_sheet(title, rows, numbers, gallery, f"update-{update:04}-train")
     elif bootstrap:
@@ -320,10 +344,10 @@ def _draw_sheet(
         write(-0.1, i + 0.5, row.label)
     for j, (column, values) in enumerate(numbers.items(), start=1):
         x = rows_width + 0.1 + column_width * j
-        write(x, -0.12 / row_height, column.removesuffix("s"))
+        write(x, -0.12 / row_height, column)
         for i, value in enumerate(values[: len(rows)]):
             write(x, i + 0.5, f"{value:.4g}")
-    for t in np.flatnonzero(numbers.get("continues", np.ones(0)) == 0):
+    for t in np.flatnonzero(numbers.get("continue", np.ones(0)) == 0):
         y = 1 - (t + 1) / len(rows)
         axes.plot((0, 1), (y, y), transform=axes.transAxes, **END_OF_EPISODE)
     gallery.put(figure)
@@ -366,6 +390,7 @@ def _draw_course(course: Mapping[int, Mapping[str, np.ndarray]], gallery: Galler
     n_steps = max((len(a) for batch in course.values() for a in batch.values()), default=0)
     if not n_steps:
         return
+    heads = dict.fromkeys(head for columns in course.values() for head in columns)
     steps = np.concatenate([update * n_steps + np.arange(n_steps) for update in course])
 
     def over_time(name: str) -> np.ndarray:
@@ -381,20 +406,25 @@ def _draw_course(course: Mapping[int, Mapping[str, np.ndarray]], gallery: Galler
     axes[0].set_title(
         f"Updates {first} to {last}: what was learned from", loc="left", weight="bold"
     )
-    returns, values = over_time("returns"), over_time("values")
+    returns, values = over_time("return"), over_time("value")
     size = 4 if len(steps) <= 200 else 1
     axes[0].vlines(steps, values, returns, color="0.6", linewidth=size / 2, label="advantage")
     axes[0].plot(steps, returns, "o", color="tab:blue", markersize=size, label="return R")
     axes[0].plot(steps, values, "o", color="tab:orange", markersize=size, label="value V(s)")
-    axes[1].bar(steps, over_time("rewards"), color="tab:green")
+    axes[1].bar(steps, over_time("reward"), color="tab:green")
     axes[1].axhline(0, color="0.5", linewidth=0.8)
     axes[1].set_ylabel("reward")
-    actions = over_time("actions")
-    axes[2].plot(steps, actions, "s", color="tab:purple", markersize=size)
-    axes[2].set_yticks(np.unique(actions[np.isfinite(actions)]))
+    actions = {name: over_time(name) for name in heads if name.startswith("action")}
+    for name, numbers in actions.items():
+        color = "tab:purple" if name == "action" else None
+        axes[2].plot(steps, numbers, "s", color=color, markersize=size, label=name)
+    if "action" in actions:  # the number of a discrete one
+        axes[2].set_yticks(np.unique(actions["action"][np.isfinite(actions["action"])]))
+    elif actions:
+        axes[2].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     axes[2].set_ylabel("action")
     axes[2].set_xlabel("step of the run; each band is one update's rollout")
-    ends = steps[over_time("continues") == 0] + 0.5
+    ends = steps[over_time("continue") == 0] + 0.5
     for panel in axes:
         for update in course:
             shade = "0.95" if update % 2 else "0.9"

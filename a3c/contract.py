@@ -15,9 +15,10 @@ class EnvDescription(NamedTuple):
     kind: str  # "image" or "vector"
     observation_shape: tuple[int, ...]
     observation_dtype: str
-    n_actions: int
+    n_actions: int  # or, of continuous actions, their dimensions
     action_meanings: tuple[str, ...]
     sticky_actions: float
+    is_continuous: bool = False
 
 
 class Subject(NamedTuple):
@@ -27,7 +28,20 @@ class Subject(NamedTuple):
     preprocessing: str
     network: str
     observation_shape: tuple[int, ...]
-    n_actions: int
+    n_actions: int  # or, of continuous actions, their dimensions
+    # What follows is what it was before there was a choice, so that older agents can be read.
+    policy: str = "categorical"  # or the --policy_sd of continuous actions
+    hidden_units: tuple[int, ...] = (64, 64)  # of mlp
+    activation: str = "tanh"  # of mlp
+    lstm_units: int = 0
+
+
+class Moments(NamedTuple):
+    """Number, mean and sum of squared deviations of what was seen so far, in each dimension."""
+
+    n: int
+    mean: np.ndarray  # float64
+    squares: np.ndarray  # float64
 
 
 class Game(NamedTuple):
@@ -92,6 +106,8 @@ class Snapshot(NamedTuple):
     counts: Counts
     weights: Mapping[str, np.ndarray]
     mean_squares: Mapping[str, np.ndarray]
+    # Of "observations" if they are normalised, of "returns" if rewards are scaled.
+    moments: Mapping[str, Moments] = {}
 
 
 class WorkerPosition(NamedTuple):

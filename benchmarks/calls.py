@@ -20,8 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from a3c.agent import kernels, network
+from a3c.agent.kernels import Memory
 from a3c.agent.learner import Learner, LocalNetwork, Rollout
 from a3c.agent.shared import SharedState
+from a3c.contract import Subject
 from a3c.machine import tensorflow_process
 from a3c.settings.params import Params
 
@@ -37,18 +39,25 @@ class Workers:
 
     def __init__(self, n_workers: int, name: str) -> None:
         generator = np.random.default_rng(0)
-        shapes = network.weight_shapes(name, OBSERVATION, N_ACTIONS)
+        self._subject = Subject("", "generic", name, OBSERVATION, N_ACTIONS)
+        shapes = network.weight_shapes(self._subject)
         weights = network.initial_weights(shapes, "orthogonal", generator)
         params = Params("PongNoFrameskip-v4", network=name, steps_per_update=N_STEPS)
         shared = SharedState(weights, params)
         observations = generator.integers(0, 256, (n_workers, N_STEPS + 1, 1, *OBSERVATION))
         observations = observations.astype(np.uint8)
-        learner = Learner(shared, params, observations[0])
-        self._name = name
+        learner = Learner(shared, params, self._subject, observations[0])
         self._locals = [LocalNetwork(shared, learner) for _ in range(n_workers)]
         nothing = np.zeros((N_STEPS, 1), np.float32)
         self._rollouts = [
-            Rollout(each, nothing.astype(np.int32), nothing, 1 - nothing) for each in observations
+            Rollout(
+                each,
+                nothing.astype(np.int32),
+                nothing,
+                1 - nothing,
+                np.zeros((1, 1, 0), np.float32),
+            )
+            for each in observations
         ]
 
     def rounds(self, together: int) -> list[Callable[[], None]]:
@@ -60,7 +69,7 @@ class Workers:
         local, rollout = self._locals[number], self._rollouts[number]
 
         def one() -> None:
-            acted = [local.act(rollout.observations[t]) for t in range(N_STEPS)]
+            acted = [local.act(rollout.observations[t], rollout.states[0]) for t in range(N_STEPS)]
             local.learn(rollout, LEARNING_RATE, [of_step.activations for of_step in acted])
 
         return one
@@ -70,9 +79,10 @@ class Workers:
 
         def act(weights: Any, observations: tf.Tensor) -> Any:
             of_each = [
-                network.forward(self._name, each, observations[k]) for k, each in enumerate(weights)
+                network.forward(self._subject, each, observations[k], Memory(tf.zeros((1, 0))))
+                for k, each in enumerate(weights)
             ]
-            heads = [tf.concat([p.logits, p.values[:, None]], axis=1) for p in of_each]
+            heads = [tf.concat([p.outputs, p.values[:, None]], axis=1) for p in of_each]
             return tf.stack(heads), [p.activations for p in of_each]
 
         weights = [self._locals[number].weights for number in numbers]

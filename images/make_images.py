@@ -139,17 +139,19 @@ def draw_eyes(run: pathlib.Path, path: pathlib.Path) -> None:
     from a3c.envs.make import describe_env
     from a3c.machine.stopping import StopFlag
     from a3c.play import agent, evaluation, views
+    from a3c.play.eyes import Eyes
     from a3c.store import checkpoint
 
     found = checkpoint.read(checkpoint.find(run))
     params = evaluation.params_of(found.subject, seed=0)
-    eyes = views.Eyes(describe_env(params).action_meanings)
+    player = agent.load(found)
+    eyes = Eyes(found.subject, describe_env(params).action_meanings)
     frames: list[np.ndarray] = [np.zeros(0)]
-    panel, n_decisions, stop = np.zeros(0), 0, StopFlag()
+    n_decisions, stop = 0, StopFlag()
 
-    def watch(observation: np.ndarray, decision: agent.Decision) -> None:
-        nonlocal panel, n_decisions
-        panel = eyes.draw(observation, decision.probabilities, decision.action, decision.value)
+    def watch(decision: agent.Decision) -> None:
+        nonlocal n_decisions
+        panel = eyes.draw(decision)
         n_decisions += 1
         if n_decisions == N_DECISIONS:
             picture = views.beside(views.enlarged(frames[0]), panel)
@@ -159,9 +161,7 @@ def draw_eyes(run: pathlib.Path, path: pathlib.Path) -> None:
     def see(frame: np.ndarray) -> None:
         frames[0] = frame
 
-    here = evaluation.EnvHere(params, 0, see)
-    evaluation.play_game(agent.load(found), here, 0, 0, stop=stop, watch=watch)
-    here.close()
+    evaluation.play(player, params, 0, stop, watch=watch, see=see)
 
 
 def photograph_tensorboard(run: pathlib.Path, browser: str, path: pathlib.Path) -> None:

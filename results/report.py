@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import plot_runs
+from a3c.play import curves
 from a3c.settings.params import BadInput
 from a3c.store import reading
 from benchmarks import documents
@@ -127,27 +128,26 @@ def named(runs: Sequence[Published], beginnings: Sequence[str]) -> list[Publishe
 
 def training_score(published: Published, by_steps: float = math.inf) -> float:
     """The mean of the last 100 games that had ended by then."""
-    over = plot_runs.axis_of(published.run, "steps") <= by_steps
+    over = curves.axis_of(published.run, "steps") <= by_steps
     return float(published.run.games.scores[over][-N_LAST:].mean())
 
 
 def reached(published: Published, score: float) -> Moment | None:
     """When the mean of 100 games first was at least this score."""
-    curve = plot_runs.smooth(published.run, "steps", N_LAST)
+    curve = curves.smooth(published.run, "steps", N_LAST)
     high = (curve.y >= score).nonzero()[0]
     if not len(high):
         return None
     steps = float(curve.x[high[0]])
-    hours = plot_runs.smooth(published.run, "hours", N_LAST).x
+    hours = curves.smooth(published.run, "hours", N_LAST).x
     return Moment(steps, float(hours[high[0]]), cpu_hours_at(published, steps))
 
 
 def cpu_hours_at(published: Published, steps: float) -> float:
     """The processor's hours by then; NaN in older runs, which did not count them."""
-    progress = reading.read_progress(published.folder, ["misc/steps", "misc/cpu_hours"])
-    if progress is None:
+    columns = reading.read_progress(published.folder).columns
+    if "misc/cpu_hours" not in columns:
         return float("nan")
-    columns = progress.columns
     return float(np.interp(steps, columns["misc/steps"], columns["misc/cpu_hours"]))
 
 

@@ -20,14 +20,17 @@ from a3c.store.resume import Start
 from a3c.store.run_folder import RunFolder
 from benchmarks import calibration, contenders, documents, report
 from benchmarks.contenders import CallsSetting, PeerSetting, Setting
+from tests.tools.agents import FORGETFUL, subject_of
 
 
 @pytest.mark.parametrize("name", ["nature", "small"])
 def test_the_limit_counts_every_product_of_the_network(name: str) -> None:
     """Parity: the table of layers against the shapes that the network's forward pass has."""
-    shapes = network.weight_shapes(name, (84, 84, 4), 6)
+    shapes = network.weight_shapes(subject := subject_of(name, (84, 84, 4), 6))
     weights = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
-    activations = network.forward(name, weights, tf.zeros((1, 84, 84, 4), tf.uint8)).activations
+    activations = network.forward(
+        subject, weights, tf.zeros((1, 84, 84, 4), tf.uint8), FORGETFUL
+    ).activations
     layers = []
     for layer, output in activations.items():
         n_inputs = int(np.prod(shapes[f"{layer}_kernel"][:-1]))

@@ -10,8 +10,14 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# machine ← settings, contract ← envs | agent | store ← play ← run ← the scripts
-FLOORS = [{"machine"}, {"settings", "contract"}, {"envs", "agent", "store"}, {"play"}, {"run"}]
+# machine ← settings, contract ← envs | agent | store ← play ← run | sweep ← the scripts
+FLOORS = [
+    {"machine"},
+    {"settings", "contract"},
+    {"envs", "agent", "store"},
+    {"play"},
+    {"run", "sweep"},
+]
 BELOW = {
     room: set().union({"__version__"}, *FLOORS[:floor], {room})
     for floor, rooms in enumerate(FLOORS)
@@ -19,6 +25,7 @@ BELOW = {
 }
 TENSORFLOW = {"tensorflow", "keras", "a3c.machine.tensorflow_process"}
 WITH_TENSORFLOW = {"agent", "play", "run"}
+WITH_RAY = {"a3c/machine/cluster.py", "a3c/sweep/tuner.py"}
 
 
 def imports_of(source: str) -> Iterator[str]:
@@ -39,6 +46,7 @@ def problems_of(path: str, source: str) -> list[str]:
         is_tensorflow = any(name == part or name.startswith(f"{part}.") for part in TENSORFLOW)
         if (
             (package == "a3c" and rest.split(".")[0] not in BELOW[room])
+            or (package == "ray" and path not in WITH_RAY)
             or (is_tensorflow and room not in WITH_TENSORFLOW and "tensorflow_process" not in path)
             or (package in {"gymnasium", "ale_py"} and room in {"agent", "store"})
             or name.endswith(".*")
@@ -68,6 +76,8 @@ def test_rooms_import_only_what_is_below_them() -> None:
         ("a3c/envs/make.py", "from tensorflow import nn"),
         ("a3c/envs/serve.py", "from a3c.machine import tensorflow_process"),
         ("a3c/store/logs.py", "def f():\n    import tensorflow as tf"),
+        ("a3c/sweep/trial.py", "def f():\n    import ray"),
+        ("a3c/sweep/start.py", "from a3c.run import start"),
         ("a3c/agent/worker.py", "import gymnasium.spaces"),
         ("a3c/agent/worker.py", "from numpy import *"),
     ],
@@ -84,6 +94,8 @@ def test_a_forbidden_import_is_found(path: str, source: str) -> None:
         ("a3c, a3c.machine.stopping", {"numpy", "tensorflow", "gymnasium"}),
         # Bad input is answered at once.
         ("a3c.settings.command_line, a3c.store.resume", {"tensorflow", "gymnasium"}),
+        # Ray is imported only where it is asked for, and a trial alone needs TensorFlow.
+        ("sweep, a3c.sweep.start, plot_runs", {"tensorflow", "ray"}),
     ],
 )
 def test_light_modules_load_nothing_heavy(modules: str, absent: set[str]) -> None:

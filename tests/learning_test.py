@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import network
+from a3c.agent import moments, network
 from a3c.agent.learner import Learner, LocalNetwork
 from a3c.agent.shared import SharedState
 from a3c.agent.worker import MainThreadLink, Worker
@@ -23,6 +23,7 @@ from a3c.envs.make import make_env
 from a3c.machine.stopping import StopFlag
 from a3c.settings.params import Params
 from tests.tools import toys
+from tests.tools.agents import FORGETFUL, subject_of
 
 GAMMA = 0.9
 PARAMS = Params(
@@ -32,6 +33,7 @@ PARAMS = Params(
     entropy_bonus=0.0,
     max_grad_norm=40.0,  # never reached: clipping would turn means into medians
     initial_lr=0.02,
+    initial_weights="orthogonal",
     lr_schedule="linear",
     rmsprop_epsilon=1e-3,
     rmsprop_initial=0.0,
@@ -81,7 +83,9 @@ class TableEnvs:
         return ()
 
 
-def learn(envs: Any, n_actions: int, n_updates: int, **settings: Any) -> SharedState:
+def learn(
+    envs: Any, n_actions: int, n_updates: int, policy: str = "categorical", **settings: Any
+) -> SharedState:
     """Train one worker on the environments."""
     n_slots, n_envs, *shape = envs.observations.shape
     n_steps = n_updates * (n_slots - 1) * n_envs
@@ -92,10 +96,13 @@ def learn(envs: Any, n_actions: int, n_updates: int, **settings: Any) -> SharedS
         lr_decay_to_zero_by_n_steps=n_steps,
         **settings,
     )
-    shapes = network.weight_shapes(params.network, tuple(shape), n_actions)
-    weights = network.initial_weights(shapes, "orthogonal", np.random.default_rng(0))
-    shared = SharedState(weights, params)
-    local = LocalNetwork(shared, Learner(shared, params, envs.observations))
+    subject = subject_of(str(params.network), tuple(shape), n_actions, policy=policy)
+    weights = network.initial_weights(
+        network.weight_shapes(subject), params.initial_weights, np.random.default_rng(0)
+    )
+    first_moments = moments.initial(params, shape)
+    shared = SharedState(weights, params, first_moments=first_moments)
+    local = LocalNetwork(shared, Learner(shared, params, subject, envs.observations))
     failures: list[Any] = []
     main = MainThreadLink(StopFlag(), failures.append)
     Worker(1, shared, local, envs, params, np.random.default_rng(1), main).run()
@@ -106,8 +113,9 @@ def learn(envs: Any, n_actions: int, n_updates: int, **settings: Any) -> SharedS
 def of_each_state(shared: SharedState, n_states: int) -> tuple[np.ndarray, np.ndarray]:
     """The probabilities and values that were learned for each state."""
     states = tf.constant(np.eye(n_states, dtype=np.float32))
-    predictions = network.forward("mlp", shared.weights, states)
-    return tf.nn.softmax(predictions.logits).numpy(), predictions.values.numpy()
+    subject = subject_of("mlp", (n_states,), shared.weights["policy_bias"].shape[0])
+    predictions = network.forward(subject, shared.weights, states, FORGETFUL)
+    return tf.nn.softmax(predictions.outputs).numpy(), predictions.values.numpy()
 
 
 # A bandit

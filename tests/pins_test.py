@@ -129,6 +129,8 @@ def test_the_tolerance_was_measured_in_every_way():
             assert allowed == float(last[figure]) == pytest.approx(10 * largest, rel=0.05)
         assert 0 < pins.tolerances(name)["norm"] < 1e-4
         assert 0 < pins.tolerances(name)["entries"] < 1e-2
+        is_continuous = pin_tables.parameters(pins.PINS[name]).env_id in pin_tables.CONTINUOUS
+        assert (0 < pins.tolerances(name)["steps"] < 1e-3) == is_continuous
     assert set(pins.tolerances("a pin that was never measured").values()) == {0}
 
 
@@ -182,7 +184,7 @@ def made_up_run(**changed: Any) -> Run:
 
 
 MADE_UP = pins.Pin("X-v0", "for the tests")
-TOLERANCE = {"norm": 1e-4, "mean": 1e-4, "entries": 1e-3}
+TOLERANCE = {"norm": 1e-4, "mean": 1e-4, "entries": 1e-3, "steps": 1e-5}
 
 
 def judged(run: Run) -> list[str]:
@@ -235,6 +237,41 @@ def test_an_action_that_follows_from_another_observation_is_the_environments_doi
     steps[2] = steps[2]._replace(actions=(steps[2].actions + 1) % 3)
     (found,) = judged(run._replace(steps=steps))
     assert found.startswith("environment: step 1 ")
+
+
+def test_continuous_inputs_are_compared_as_numbers():
+    """Analytic: what is off by less than the tolerance, as a fraction of its size or of 1, is the same."""
+    generator = np.random.default_rng(1)
+    run = made_up_run()
+    steps = [
+        step._replace(
+            actions=generator.standard_normal((2, 3)).astype(np.float32),
+            rewards=np.float32([100.0, n]),
+            seen=generator.standard_normal((2, 3)).astype(np.float32),
+        )
+        for n, step in enumerate(run.steps)
+    ]
+    run = run._replace(first_seen=run.first_seen / 256, steps=steps)
+    pinned = pins.summary(MADE_UP, run)
+
+    def judged_step(n: int, **changed: Any) -> list[str]:
+        others = [step._replace(**changed) if i == n else step for i, step in enumerate(run.steps)]
+        return pins.differences(pinned, run._replace(steps=others), TOLERANCE)
+
+    actions, seen = run.steps[3].actions, run.steps[3].seen
+    assert judged_step(3, actions=actions + 9e-6, seen=seen - 9e-6) == []
+    assert judged_step(3, rewards=np.float32([100.0009, 3])) == []
+    for changed, line in (
+        ({"actions": actions + 2e-5, "seen": seen + 1}, "arithmetic: of step 3 (update 1)"),
+        ({"seen": seen + 2e-5}, "environment: step 3"),
+        ({"seen": seen * np.nan}, "environment: step 3"),
+        ({"rewards": np.float32([100.002, 3])}, "environment: step 3"),
+        ({"truncated": np.array([True, False]), "last": {0: seen[0]}}, "environment: step 3"),
+    ):
+        (found,) = judged_step(3, **changed)
+        assert found.startswith(line)
+    moved = run._replace(first_seen=run.first_seen + 2e-5)
+    assert pins.differences(pinned, moved, TOLERANCE)[0].startswith("environment: the first")
 
 
 def judged_change(change: np.ndarray) -> list[str]:

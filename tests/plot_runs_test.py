@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import plot_runs
+from a3c.play import curves
+from a3c.play.curves import Curve
 from a3c.settings.params import BadInput
 from a3c.store import logs
 from a3c.store.games import Games
 from a3c.store.reading import Run
-from plot_runs import Curve
 from tests.tools.run_files import BREAKOUT, PONG, steady, write_monitor, write_run
 
 
@@ -39,10 +40,10 @@ def test_one_game_of_ours_is_four_times_as_long_in_stable_baselines3_files(tmp_p
     baselines = write_monitor(tmp_path / "b" / "0.0.monitor.csv", steady(5, length=250))
     steps = 250 * np.arange(1, 6)
     for run in (ours, plot_runs.load(sb3, 1), plot_runs.load(baselines.parent, 4)):
-        np.testing.assert_allclose(plot_runs.axis_of(run, "steps"), steps)
-        np.testing.assert_allclose(plot_runs.axis_of(run, "frames"), 4 * steps)
-        np.testing.assert_array_equal(plot_runs.axis_of(run, "games"), [1, 2, 3, 4, 5])
-        np.testing.assert_allclose(plot_runs.axis_of(run, "hours"), np.arange(1, 6) / 3600)
+        np.testing.assert_allclose(curves.axis_of(run, "steps"), steps)
+        np.testing.assert_allclose(curves.axis_of(run, "frames"), 4 * steps)
+        np.testing.assert_array_equal(curves.axis_of(run, "games"), [1, 2, 3, 4, 5])
+        np.testing.assert_allclose(curves.axis_of(run, "hours"), np.arange(1, 6) / 3600)
     # A flag for files of others leaves ours alone.
     assert plot_runs.load(tmp_path / "ours", 1).steps_per_l == 1
 
@@ -54,8 +55,8 @@ def test_steps_of_strange_files_are_not_guessed(tmp_path):
         run = plot_runs.load(write_monitor(folder / "monitor.csv", steady(3), env_id=env_id), None)
         for axis in ("steps", "frames"):
             with pytest.raises(BadInput, match="--frames_per_l"):
-                plot_runs.axis_of(run, axis)
-        assert len(plot_runs.axis_of(run, "hours")) == 3
+                curves.axis_of(run, axis)
+        assert len(curves.axis_of(run, "hours")) == 3
 
 
 def test_environments_without_frame_skip(tmp_path):
@@ -64,7 +65,7 @@ def test_environments_without_frame_skip(tmp_path):
     ours = write_run(tmp_path / "ours", steady(3), env_id="CartPole-v1")
     for run in (plot_runs.load(sb3, 1), plot_runs.load(ours, None)):
         for axis in ("steps", "frames"):
-            np.testing.assert_allclose(plot_runs.axis_of(run, axis), [100, 200, 300])
+            np.testing.assert_allclose(curves.axis_of(run, axis), [100, 200, 300])
 
 
 # Smoothing and seeds
@@ -75,12 +76,12 @@ def test_trailing_mean_equals_convolution(n):
     """Parity: numpy.convolve with n equal weights; nothing where there are fewer values."""
     values = np.random.default_rng(1).normal(size=99)
     expected = np.convolve(values, np.full(n, 1 / n), "valid") if n <= 99 else []
-    np.testing.assert_allclose(plot_runs.trailing_mean(values, n), expected, atol=1e-12)
+    np.testing.assert_allclose(curves.trailing_mean(values, n), expected, atol=1e-12)
 
 
 def test_a_mean_stands_at_its_last_game():
     """Analytic: scores 0, 1, 2, … by 3: 1 at the third game's step, 2 at the fourth's."""
-    curve = plot_runs.smooth(run_of(range(5), [10, 20, 30, 40, 50]), "steps", 3)
+    curve = curves.smooth(run_of(range(5), [10, 20, 30, 40, 50]), "steps", 3)
     np.testing.assert_array_equal(curve.x, [30, 40, 50])
     np.testing.assert_allclose(curve.y, [1, 2, 3])
 
@@ -95,12 +96,12 @@ def line(slope, x):
 )
 def test_seeds_are_compared_where_all_have_values(shade, half_width):
     """Analytic: y = x on 0…8 and y = 3x on 2…10: the mean is 2x on 2…8, its band known."""
-    mean = plot_runs.align([line(1, [0, 3, 8]), line(3, [2, 4, 5, 10])], shade)
+    mean = curves.align([line(1, [0, 3, 8]), line(3, [2, 4, 5, 10])], shade)
     assert (mean.x[0], mean.x[-1]) == (2, 8)
     np.testing.assert_allclose(mean.y, 2 * mean.x)
     np.testing.assert_allclose(mean.low, (2 - half_width) * mean.x)
     np.testing.assert_allclose(mean.high, (2 + half_width) * mean.x)
-    assert plot_runs.align([line(1, [0, 2]), line(1, [2, 4])], shade) is None  # they never meet
+    assert curves.align([line(1, [0, 2]), line(1, [2, 4])], shade) is None  # they never meet
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_figures_stand_at_their_steps_on_every_axis():
     steps = np.array([50, 150, 400, 401])
     expected = {"steps": 1, "frames": 4, "games": 1 / 100, "hours": 1 / 3600}
     for axis, factor in expected.items():
-        x = plot_runs.axis_at_steps(run, axis, steps)
+        x = curves.axis_at_steps(run, axis, steps)
         np.testing.assert_allclose(x, [np.nan, 150 * factor, 400 * factor, np.nan])
 
 
@@ -177,6 +178,17 @@ def test_the_picture_shows_the_known_curve(tmp_path):
     assert figure.axes[0].get_ylabel() == "score of a whole training game"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["a", "one game", "mean of 10 games", "mean of 100 games"]
+
+
+def test_a_run_without_an_emulator_may_have_negative_scores():
+    """Analytic: from -300 to 90; neither frames nor sticky actions are spoken of."""
+    run = run_of(10.0 * np.arange(-30, 10), 1000 * np.arange(1, 41), "HalfCheetah-v5")
+    figure = plot_runs.draw({"a": [run._replace(frames_per_step=1)]}, options(curves=(1, 10)))
+    games, means = (line for line in figure.axes[0].get_lines() if len(line.get_xdata()))
+    assert (min(games.get_ydata()), max(games.get_ydata())) == (-300, 90)
+    np.testing.assert_allclose(means.get_ydata()[[0, -1]], [-255, 45])
+    assert figure.axes[0].get_title() == "HalfCheetah-v5"
+    assert figure.axes[0].get_xlabel() == "agent steps"
 
 
 def test_seeds_are_drawn_as_mean_and_band():
@@ -263,7 +275,7 @@ def test_figures_are_drawn_from_progress(tmp_path, capsys):
     columns = {column for _, columns in plot_runs.FIGURES.values() for column in columns}
     assert columns <= {*logs.FIGURES}
     said = capsys.readouterr().err
-    assert "has no column 'rl/policy_entropy'" in said
+    assert "no column 'rl/policy_entropy'; available: misc/steps, misc/lr\n" in said
     assert "progress.csv: left out lines that are no rows: 1" in said
 
 

@@ -72,7 +72,7 @@ def test_a_pressed_key_becomes_the_right_action(monkeypatch, capsys):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     games = []
 
-    def make(params, see):
+    def make(params, see, fraction_seen):
         games.append(make_env(dataclasses.replace(params, max_n_noops=0), see=see))
         return games[-1]
 
@@ -158,12 +158,10 @@ def test_ends_of_episodes_are_told(monkeypatch):
     params = Params("tests.tools.toys:toys/NumbersWithLives-v0")
 
     class Nowhere:
-        fps = 60.0
-
         def show(self, image):
             pass
 
-    projector = views.Projector(Nowhere(), 60.0)
+    projector = views.Projector(Nowhere())
     game = make_env(params, see=projector.see)
     preprocessing_play._play_games(game, projector, BREAKOUT, lambda: 0, 25)
     game.close()
@@ -203,6 +201,7 @@ def test_a_record_needs_no_display(tmp_path, capsys, name):
     [
         (["PongNoFrameskip-v4"], "no display; --record film.mp4 needs none"),
         (["CartPole-v1", "--record", "x.gif"], "CartPole-v1 has no images to preprocess"),
+        (["Pendulum-v1"], "Pendulum-v1 has no images to preprocess"),
         (["Nowhere-v7"], "unknown environment Nowhere-v7"),
         ([NUMBERS, "--record", "x.avi"], "films are .mp4 or .gif"),
         ([NUMBERS, "--record", "nowhere/x.gif"], "cannot write nowhere/x.gif"),

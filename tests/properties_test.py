@@ -24,6 +24,7 @@ from hypothesis.extra import numpy as hnp
 
 from a3c.agent import losses, optimizer
 from a3c.agent.learner import Acted
+from a3c.agent.policy import Categorical
 from a3c.agent.shared import Counters, Gate
 from a3c.agent.worker import MainThreadLink, Worker
 from a3c.contract import Replaced, Step
@@ -96,11 +97,13 @@ class Ruler:
         self.rollouts: list[Any] = []
         self.weights: dict[str, Any] = {}
 
-    def act(self, observations: np.ndarray) -> Acted:
-        outputs = np.zeros((len(observations), 2), np.float32)
-        return Acted(outputs, value_of(observations), {"layer": np.array(observations)})
+    policy, state_size = Categorical(2), 0
 
-    def evaluate_last(self, observations: np.ndarray) -> np.ndarray:
+    def act(self, observations: np.ndarray, state: np.ndarray) -> Acted:
+        outputs = np.zeros((len(observations), 2), np.float32)
+        return Acted(outputs, value_of(observations), state, {"layer": np.array(observations)})
+
+    def evaluate_last(self, observations: np.ndarray, state: np.ndarray) -> np.ndarray:
         return value_of(observations)
 
     def learn(self, rollout: Any, learning_rate: float, acted: list[Any]) -> None:
@@ -146,7 +149,10 @@ def test_any_sequence_gives_the_returns_of_the_oracle(
     envs, ruler = Scripted(n_steps + 1, script), Ruler()
     params = Params(env_id="toys/Scripted", steps_per_update=n_steps, discount=discount)
     shared = types.SimpleNamespace(
-        counters=Counters(script.shape[0] * script.shape[1]), gate=Gate()
+        counters=Counters(script.shape[0] * script.shape[1]),
+        gate=Gate(),
+        moments={},
+        update=lambda learn, seen: learn() or {},
     )
     failures: list[Any] = []
     main = MainThreadLink(StopFlag(), failures.append)

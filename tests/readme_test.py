@@ -73,7 +73,9 @@ def wrong_commands(text: str) -> Iterator[str]:
         elif len(words) > 1 and words[1] == "train.py":
             yield from wrong_train_arguments(words[2:])
         elif len(words) > 1 and (script := ROOT / words[1]).suffix == ".py" and script.is_file():
-            unknown = flags_of(words) - flags_in(script)
+            at = words.index("--") if "--" in words else len(words)  # then follow flags of train.py
+            unknown = flags_of(words[:at]) - flags_in(script)
+            unknown |= flags_of(words[at + 1 :]) - command_line.FLAGS
             yield from (f"unknown flag {flag} of {words[1]}" for flag in unknown)
 
 
@@ -230,6 +232,7 @@ def test_a_right_document_has_no_problems() -> None:
         ('`make train ARGS="--n_wrokers 4 X-v1"`', "unknown argument --n_wrokers"),
         ("`python3 train.py --preset nothing X-v1`", "--preset"),
         ("`python3 plot_runs.py --nothing`", "unknown flag --nothing of plot_runs.py"),
+        ("`python3 sweep.py --envs X-v1 -- --nothing 3`", "unknown flag --nothing of sweep.py"),
         ("`--nothing 3`", "unknown flag: --nothing"),
         ("`python3 -m results.nothing`", "no such module: results.nothing"),
         ("# It's here\n[x](#its-gone)", "no such heading: #its-gone"),

@@ -64,7 +64,8 @@ def test_a_published_run_is_whole(published):
     given = command_line.parse(words[2:])
     for name, source in given.sources.items():
         if source == "command line" and not (name == "n_steps" and facts["resumed"]):
-            assert run.settings[name] == getattr(given.params, name), name
+            in_json = json.loads(json.dumps(getattr(given.params, name)))  # a tuple becomes a list
+            assert run.settings[name] == in_json, name
     last_row = gzip.decompress((folder / "progress.csv.gz").read_bytes()).split()[-1]
     assert int(last_row.split(b",")[0]) == n_steps >= run.games.steps[-1]
     # One rollout of each environment was not counted.

@@ -1,6 +1,5 @@
 """run_checkpoint.py as its user meets it: what it prints, writes, films, shows and refuses."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -16,17 +15,18 @@ import pytest
 from PIL import Image
 
 import run_checkpoint
-from a3c.play import agent, evaluation, screens, views
+from a3c.contract import Subject
+from a3c.play import agent, evaluation, opengl, screens, views
 from a3c.play.evaluation import Played
 from a3c.store import checkpoint
 from tests.tools import processes
-from tests.tools.agents import CARTPOLE, SHORT_PONG, save
+from tests.tools.agents import CARTPOLE, PAINTED, SHORT_PONG, play_here, save
 
 
 @pytest.fixture(autouse=True)
 def no_display(monkeypatch):
     """Hide a display that the tests' machine may have. TensorFlow's threads are configured only once."""
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "MUJOCO_GL"):
         monkeypatch.setenv(name, "")  # so that it is put back, whatever happens to it meanwhile
         monkeypatch.delenv(name)
     monkeypatch.setattr(run_checkpoint, "start_tensorflow", lambda: None)
@@ -38,6 +38,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     save(folder / "cartpole/checkpoints", CARTPOLE)
     save(folder / "pong/checkpoints", SHORT_PONG)
+    save(folder / "painted/checkpoints", PAINTED)
     return folder
 
 
@@ -45,13 +46,8 @@ def play_apart(
     made: pathlib.Path, name: str, n_games: int, seed: int = 0
 ) -> list[tuple[Played, list[np.ndarray]]]:
     """Games played apart from the program, and the frames that a person would see of each."""
-    player, played = agent.load(checkpoint.read(checkpoint.find(made / name))), []
-    for number in range(n_games):
-        frames: list[np.ndarray] = []
-        here = evaluation.EnvHere(evaluation.params_of(player.subject, seed), number, frames.append)
-        with contextlib.closing(here):
-            played.append((evaluation.play_game(player, here, seed, number), frames))
-    return played
+    player = agent.load(checkpoint.read(checkpoint.find(made / name)))
+    return [play_here(player, number, seed) for number in range(n_games)]
 
 
 def test_scores_are_printed_and_written(made, tmp_path, capsys):
@@ -218,6 +214,26 @@ def test_a_gif_holds_a_quarter_of_them(made, tmp_path, capsys):
     assert pictures[0][:, 480:].std() < pictures[-1][:, 480:].std()  # nothing decided yet
 
 
+def test_a_film_of_continuous_actions_shows_every_third_step(made, tmp_path, capsys):
+    """Golden: of two games of 21 frames, 40 a second; a GIF has about 15, and no picture merges two."""
+    path = tmp_path / "film.gif"
+    arguments = [PAINTED.env_id, str(made / "painted"), "--video", str(path), "--episodes", "2"]
+    assert run_checkpoint.main([*arguments, "--eyes"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:3] == [
+        f"game   {n}: score {game.score:g}, 20 steps, cut off by its time limit"
+        for n, (game, _) in enumerate(play_apart(made, "painted", 2))
+    ]
+    pictures = read_film(path)
+    assert {picture.shape for picture in pictures} == {(630, 600 + views.PANEL_WIDTH, 3)}
+    brightness = [np.unique(picture[20:600, :580]) for picture in pictures]
+    np.testing.assert_allclose(
+        np.concatenate(brightness), [*range(20, 201, 30)] * 2, atol=views.TRACK[0] // 8
+    )
+    panels = np.stack(pictures)[:, :, 600:]
+    assert (panels[:-1] != panels[1:]).any(axis=(1, 2, 3)).all()
+
+
 @pytest.mark.parametrize(
     ("name", "episodes", "more", "fps"),
     [("pong", 100, ["--seconds", "2"], 60), ("cartpole", 2, ["--eyes"], 50)],
@@ -354,6 +370,40 @@ def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
     film = ["--video", str(tmp_path / "x.gif")]
     assert run_checkpoint.main([toy.env_id, str(tmp_path), *film]) == 2
     assert "draws no pictures" in capsys.readouterr().err
+
+
+def test_what_cannot_be_drawn_is_refused_before_tensorflow_starts(tmp_path, monkeypatch, capsys):
+    """Analytic: MuJoCo without an OpenGL that works; its games can be played all the same."""
+    save(tmp_path, Subject("InvertedPendulum-v5", "generic", "mlp", (4,), 1, "per_dimension"))
+    monkeypatch.setenv("MUJOCO_GL", "disabled")
+    with monkeypatch.context() as patch:
+        patch.setattr(run_checkpoint, "start_tensorflow", lambda: pytest.fail("it has started"))
+        assert run_checkpoint.main([str(tmp_path), "--video", str(tmp_path / "x.gif")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(
+        r"run_checkpoint\.py: error: MUJOCO_GL=disabled does not work here: .*\n", err
+    )
+    assert not (tmp_path / "x.gif").exists()
+    assert run_checkpoint.main([str(tmp_path), "--no_render", "--episodes", "1"]) == 0
+
+
+def test_mujoco_is_filmed_unless_nothing_here_can_draw(tmp_path):
+    """Golden: six pictures of a body in front of a floor; without OpenGL one line, which names packages."""
+    save(tmp_path, Subject("HalfCheetah-v5", "generic", "mlp", (17,), 6, "per_dimension"))
+    film = tmp_path / "x.gif"
+    words = ["run_checkpoint.py", str(tmp_path), "--video", str(film), "--seconds", "0.3"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=processes.ROOT, capture_output=True, text=True
+    )
+    if done.returncode == 2:
+        assert done.stderr == f"run_checkpoint.py: error: {opengl.HELP}\n"
+        return
+    assert (done.returncode, done.stderr) == (0, "")
+    pictures = np.stack(read_film(film)).astype(int)
+    assert pictures.shape == (6, 480, 480, 3)
+    assert pictures[0].std() > 10
+    assert (pictures[:-1] != pictures[1:]).any(axis=(1, 2, 3)).all()
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,12 @@ def test_a_danger_is_found(source):
     assert dangers_in("re.compile('a')\nnp.load(p, allow_pickle=False)\nimport json") == []
 
 
-def test_code_is_imported_by_name_in_one_place():
-    """Analytic: `module:Id` runs the module, by design; nothing else imports what the user names."""
+def test_code_that_a_user_names_is_imported_in_one_place():
+    """Analytic: `module:Id` runs the module, by design; nothing else imports what the user names.
+    (cluster.py imports Ray, whose name stands in the source.)
+    """
     users = [p.name for p in SOURCES if "import_module(" in p.read_text(encoding="utf-8")]
-    assert users == ["make.py"]
+    assert sorted(users) == ["cluster.py", "make.py"]
 
 
 # Hostile files
@@ -195,7 +197,7 @@ def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name
         fuzz.check_line(str(error))
         assert list(tmp_path.iterdir()) == []
         return
-    parsed = params.resolve_network(parsed, "vector")
+    parsed = params.resolve(parsed, "vector")
     with contextlib.closing(run_folder.create(parsed, argv)) as made:
         folder = made.path
     assert folder.parent == pathlib.Path("runs")

@@ -16,7 +16,8 @@ from packaging.markers import Marker
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIPFILE = tomllib.loads((ROOT / "Pipfile").read_text(encoding="utf-8"))
 LOCK = json.loads((ROOT / "Pipfile.lock").read_text(encoding="utf-8"))
-SECTIONS = {"packages": "default", "dev-packages": "develop"}  # in Pipfile: in Pipfile.lock
+# in Pipfile: in Pipfile.lock
+SECTIONS = {"packages": "default", "dev-packages": "develop", "sweep": "sweep"}
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow")
 
 
@@ -58,6 +59,7 @@ def test_lock() -> None:
         (("develop", "pytest", "index"), "x", "pytest names an index"),
         (("default", "tensorflow", "version"), None, "tensorflow has no exact version"),
         (("default", "tensorflow", "hashes"), None, "tensorflow has no hashes"),
+        (("sweep", "ray"), None, "ray is not locked"),
         (("default", "keras", "markers"), "platform_machine == 'x'", "keras is for some platforms"),
     ],
 )
@@ -159,6 +161,15 @@ def test_a_second_call_installs_nothing(project: Project) -> None:
     for stamp in (project.folder / ".venv").glob("ready-*"):
         os.utime(stamp, (1, 1))
     assert are(project.make("train", "ARGS=X-v1")[0], [STEPS[2], f"{TRAIN} X-v1"])
+
+
+def test_ray_is_installed_only_where_it_is_asked_for(project: Project) -> None:
+    """Analytic: `make sweep` adds it to what `make train` has installed, once."""
+    ray = ".pipenv/bin/pipenv sync --categories sweep"
+    assert ray not in project.make("train")[0] + project.make("test")[0]
+    assert are(project.make("sweep")[0], [ray, ".venv/bin/python sweep.py"])
+    assert are(project.make("sweep")[0], [".venv/bin/python sweep.py"])
+    assert are(project.make("cluster-test")[0], [".venv/bin/python -m pytest -m cluster"])
 
 
 @pytest.mark.parametrize(("failing", "begun_again"), [(1, 0), (2, 2), (3, 3)])

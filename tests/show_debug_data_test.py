@@ -63,6 +63,31 @@ def update_of(update: int, shape: tuple[int, ...], n_steps: int = N_STEPS) -> st
     return "".join([*acts, *trains, line(update, "bootstrap", "observations", after)])
 
 
+def update_of_memory(update: int, n_dimensions: int = 3) -> str:
+    """As update_of, of vectors, with continuous actions and a memory of five numbers; normalised."""
+    rng = np.random.default_rng(update)
+    actions = rng.normal(size=(N_STEPS, 1, n_dimensions)).astype(np.float32)
+    states = [state_at(update * N_STEPS + t) for t in range(N_STEPS)]
+    found = ""
+    n_acts = 0
+    for text in update_of(update, VECTORS).splitlines(keepends=True):
+        found += text if "name=actions" not in text else line(update, "train", "actions", actions)
+        if "purpose=act" in text:
+            found += line(update, "act", "state", states[n_acts])
+            n_acts += 1
+        if "name=continues" in text:
+            found += line(update, "train", "states", states[0][None])
+    raw = line(update, "raw", "observations", observation(1, VECTORS)[None] * 1000)
+    mean = line(update, "moments", "observations_mean", np.array([0.25, 1e-120, 3.0, 4.0]))
+    n = line(update, "moments", "observations_n", np.array(5 * update))
+    return n + mean + raw + found
+
+
+def state_at(step: int) -> np.ndarray:
+    """What is remembered before a step of the run: nothing before the fourth."""
+    return np.random.default_rng(step).normal(size=(1, 5)).astype(np.float32) * (step != 3)
+
+
 IMAGES = (12, 10, 4)
 VECTORS = (4,)
 
@@ -236,6 +261,35 @@ def test_the_course_of_returns_values_rewards_and_actions(log, figures):
         ends = [line.get_xdata()[0] for line in panel.lines if line.get_linestyle() == "--"]
         # After the second step of updates 3 and 5.
         assert ends == [3 * N_STEPS + 1.5, 5 * N_STEPS + 1.5]
+
+
+def test_memory_and_continuous_actions_are_drawn(tmp_path, capsys, figures):
+    """Parity: an action's numbers each in a column and in the course, and the length of each state; what was
+    normalised is listed only."""
+    log = tmp_path / "debug.log"
+    log.write_text(update_of_memory(0) + update_of_memory(1))
+    assert show_debug_data.main([str(log)]) == 0
+    *lines, _ = capsys.readouterr().out.splitlines()
+    of_lines = [x.split()[3:7] for x in lines]
+    assert ["moments", "observations_n", "int64"] in [[x[0], x[1], x[2]] for x in of_lines]
+    assert ["moments", "observations_mean", "4", "float64"] in of_lines
+    assert ["raw", "observations", "1x4", "float32"] in of_lines
+    assert len({len(x) for x in lines}) == 1
+    in_act, in_train = texts(figures["update-0001-act"]), texts(figures["update-0001-train"])
+    lengths = [f"{np.linalg.norm(state_at(N_STEPS + t)):.4g}" for t in range(N_STEPS)]
+    assert lengths[0] == "0"
+    at = in_act.index("|state|")
+    assert in_act[at + 1 : at + 1 + N_STEPS] == lengths
+    assert in_train[in_train.index("|state|") + 1] == lengths[0]
+    actions = [np.random.default_rng(update).normal(size=(N_STEPS, 3)) for update in (0, 1)]
+    plotted = figures["returns-actions-values"].axes[2].lines
+    for j in range(3):
+        at = in_train.index(f"action[{j}]")
+        assert in_train[at + 1 : at + 1 + N_STEPS] == [f"{x:.4g}" for x in actions[1][:, j]]
+        of_course = np.concatenate(actions)[:, j]
+        np.testing.assert_allclose(plotted[j].get_ydata(), of_course, rtol=1e-6)
+    seen = batch_of(1, VECTORS)["observations"][:, 0]
+    np.testing.assert_array_equal(figures["update-0001-act"].axes[0].images[0].get_array(), seen)
 
 
 def test_where_a_time_limit_cut_an_episode_off_its_last_observation_is_shown(tmp_path, figures):

@@ -5,21 +5,27 @@
 One update writes these lines, in this order:
 
     purpose     name                              why the network got it
-    act         observations                      to choose an action; one line for each step
-    last        observations                      to estimate the value that a time limit hides: the
+    act         observations, (state)             to choose an action; one line for each step
+    last        observations, (state)             to estimate the value that a time limit hides: the
                                                   true last observation of an episode that it cut off
     train       observations, actions, rewards,   to learn: the rollout, and what was made of it
-                continues, returns, values,
-                advantages
+                continues, (states,) returns,
+                values, advantages
     bootstrap   observations                      to estimate the value after the rollout
 
-`tf.print` writes every element, each float32 with enough digits to give the same float32 back, except
-that a subnormal becomes a zero of its sign and all nans look alike. Reading finds every line whose
-form is damaged, but not a digit that became another digit: a traced function cannot compute a
-checksum of text.
+With LSTMs, `state` is what they remember before an observation, and `states` before the rollout. Where
+observations are normalised or rewards scaled, the network gets the results, and there are also
+
+    moments     observations_n, _mean, _squares,  the running moments that this rollout is normalised and
+                returns_n, _mean, _squares        scaled by, before its first step
+    raw         observations, rewards             what they are applied to: observations right before the
+                                                  network gets them, those of `bootstrap` before `train`
+
+`tf.print` writes every element, each float with enough digits to give the same float back, except that
+a subnormal becomes a zero of its sign and all nans look alike. Reading finds every line whose form is
+damaged, but not a digit that became another digit: a traced function cannot compute a checksum of text.
 """
 
-import contextlib
 import math
 import re
 import sys
@@ -31,19 +37,21 @@ import numpy as np
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# For each type that is dumped: the form of a number, and a wider type that holds every number of
-# that form. Parsing a float32 as a float64 first gives the same float32, with the digits that
-# `tf.print` writes.
+# For each type that is dumped: the form of a number, and a type to parse it with, which holds every
+# number of that form (but becomes infinite for the largest floats). Parsing a float32 as a float64
+# first gives the same float32, with the digits that `tf.print` writes.
 _FORMS = {
     "uint8": (rb"\d{1,3}", np.int16),
     "int32": (rb"-?\d{1,10}", np.int64),
+    "int64": (rb"-?\d{1,18}", np.int64),  # no count gets longer
     "float32": (rb"-?(?:\d+(?:\.\d+)?(?:e[+-]\d\d)?|inf|nan)", np.float64),
+    "float64": (rb"-?(?:\d+(?:\.\d+)?(?:e[+-]\d{2,3})?|inf|nan)", np.float64),
 }
 _NUMBERS = {name: re.compile(rb"(?:%b(?: %b)*+)?" % (f, f)) for name, (f, _) in _FORMS.items()}
 
 
-def dump(update: "tf.Tensor", purpose: str, **tensors: "tf.Tensor") -> None:
-    """Print each whole tensor to stderr, at each run of the function that is being traced."""
+def dump(update: "tf.Tensor", purpose: str, **tensors: "tf.Tensor | np.ndarray") -> None:
+    """Print each whole tensor to stderr: now, or at each run of the function that is being traced."""
     # Imported here, because reading a log does not need TensorFlow, which takes seconds to import.
     import tensorflow as tf
 
@@ -121,11 +129,16 @@ def _parse(number: int, line_number: int, line: bytes) -> Record:
 
 
 def _parse_numbers(text: bytes, dtype: str) -> np.ndarray:
-    # NumPy alone would accept more than `tf.print` writes. A float32 that is too large raises.
-    with contextlib.suppress(FloatingPointError), np.errstate(over="raise"):
-        if _NUMBERS[dtype].fullmatch(text):
-            numbers = np.fromstring(text, _FORMS[dtype][1], sep=" ")
-            array = numbers.astype(dtype)
-            if array.dtype.kind == "f" or np.array_equal(array, numbers):
-                return array
+    # NumPy alone would accept more than `tf.print` writes.
+    if _NUMBERS[dtype].fullmatch(text):
+        numbers = np.fromstring(text, _FORMS[dtype][1], sep=" ")
+        with np.errstate(over="ignore"):
+            array = numbers.astype(dtype, copy=False)
+        # A number that is too large becomes infinite, or another.
+        if array.dtype.kind == "f":
+            fits = np.count_nonzero(np.isinf(array)) == text.count(b"inf")
+        else:
+            fits = np.array_equal(array, numbers)
+        if fits:
+            return array
     raise ValueError(f"something in it is no {dtype}")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 ROWS_OF_A_PRODUCT = 8  # with more rows, multiplying the factors is faster
+LIMIT_OF_LOG_SD = 20.0  # a policy whose sd is beyond e^±20 keeps finite losses and gradients
 
 Weights: TypeAlias = Mapping[str, tf.Tensor | tf.Variable]
 Activations: TypeAlias = Mapping[str, tf.Tensor]  # each hidden layer's output, first to last
@@ -23,16 +24,32 @@ Activations: TypeAlias = Mapping[str, tf.Tensor]  # each hidden layer's output, 
 # Layers
 
 
+class Memory(NamedTuple):
+    """What LSTMs begin with. Without LSTMs, n_state is 0."""
+
+    state: tf.Tensor  # (K, n_state): h and c of each LSTM, one beside the other
+    # (T, K): 0 where an episode ends, so that the next step starts from zero. None: one step.
+    continues: tf.Tensor | None = None
+
+
 class Layers:
     """A network's layers with its weights; `activations` collects the output of each hidden one.
 
+    The rows of its input are T steps of K environments, step by step. `memory` is what LSTMs begin
+    with, and `new_state` what they have after the T steps.
+
     `computed` are the activations of the same weights for the same observations, if they are known.
-    They are not computed again, and gradients flow as if they had been computed here.
+    They are not computed again, and gradients flow as if they had been computed here. (An LSTM
+    is computed again: the way back through time needs more than its outputs.)
     """
 
-    def __init__(self, weights: Weights, computed: Activations | None = None) -> None:
+    def __init__(
+        self, weights: Weights, memory: Memory, computed: Activations | None = None
+    ) -> None:
         self.activations: dict[str, tf.Tensor] = {}
         self._weights, self._computed = weights, computed
+        self._memory = memory
+        self._new_states: list[tf.Tensor] = []
 
     def conv(self, name: str, x: tf.Tensor, filters: int, size: int, stride: int) -> tf.Tensor:
         kernel = self._kernel(name)
@@ -49,6 +66,60 @@ class Layers:
 
     def linear(self, name: str, x: tf.Tensor, units: int) -> tf.Tensor:
         return _matmul(x, self._kernel(name)) + self._weights[f"{name}_bias"]
+
+    def lstm(self, name: str, x: tf.Tensor, units: int) -> tf.Tensor:
+        """Hochreiter and Schmidhuber's cells with forget gates, through the T steps of x:
+
+        i, f, o = σ(x·W + h·U + b)    g = tanh(x·W + h·U + b)    c ← f·c + i·g    h ← o·tanh(c)
+        """
+        state, continues = self._memory
+        start = units * len(self._new_states)
+        # No gradient flows into the state that a rollout began with.
+        h, c = (tf.stop_gradient(state[:, n : n + units]) for n in (start, start + units))
+        before: list[tf.Tensor] = []  # h before each step
+
+        @tf.custom_gradient
+        def product(x: tf.Tensor, kernel: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, object]:
+            def gradient(d_gates: tf.Tensor) -> tuple[Any, ...]:
+                # One product over all steps instead of one a step saves a tenth of an update's time.
+                d_recurrent = tf.matmul(tf.concat(before, axis=0), d_gates, transpose_a=True)
+                return *_d_matmul(x, kernel, d_gates), d_recurrent
+
+            return tf.matmul(x, kernel), gradient
+
+        recurrent = self._kernel(f"{name}_recurrent")
+        inputs = product(x, self._kernel(f"{name}_input"), recurrent)
+        inputs += self._weights[f"{name}_bias"]
+        recurrent = tf.stop_gradient(recurrent)
+        n_steps = 1 if continues is None else continues.shape[0]
+        hidden = []
+        for t, from_input in enumerate(tf.split(inputs, n_steps)):
+            before.append(h)
+            i, f, o, g = tf.split(from_input + _matmul(h, recurrent), 4, axis=1)
+            c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+            h = tf.sigmoid(o) * tf.tanh(c)
+            hidden.append(h)
+            if continues is not None:
+                h, c = continues[t][:, None] * h, continues[t][:, None] * c
+        self._new_states += [h, c]
+        y = tf.concat(hidden, axis=0)
+        if continues is not None:  # acting need not keep what is computed again
+            self.activations[name] = y
+        return y
+
+    def new_state(self) -> tf.Tensor:
+        """(K, n_state) after the T steps; zero where the last one ended an episode."""
+        return tf.concat([self._memory.state[:, :0], *self._new_states], axis=1)
+
+    def with_free_log_sd(self, name: str, means: tf.Tensor, n: int) -> tf.Tensor:
+        """The means, and beside them the same log of the standard deviation in each row."""
+        log_sd = tf.clip_by_value(self._weights[name], -LIMIT_OF_LOG_SD, LIMIT_OF_LOG_SD)
+        return tf.concat([means, tf.zeros_like(means) + log_sd], axis=1)
+
+    def with_log_sd_of_variance(self, means: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+        """The means, and beside them the log of √softplus(x), for all dimensions the same."""
+        log_sd = 0.5 * tf.math.log(tf.nn.softplus(tf.maximum(x, -2 * LIMIT_OF_LOG_SD)))
+        return tf.concat([means, tf.zeros_like(means) + log_sd], axis=1)
 
     def _dense(self, kind: "_Kind", name: str, x: tf.Tensor) -> tf.Tensor:
         kernel = self._kernel(name)
@@ -192,7 +263,8 @@ def gradients(
         return tape.gradient(loss, weights)
     others = {name: weight for name, weight in weights.items() if name != "dense_kernel"}
     found, d_dense = tape.gradient(loss, (others, dense))
-    *_, below, dense = activations.values()
+    names = [*activations]
+    below = activations[names[names.index("dense") - 1]]
     product = Product(tf.reshape(below, (below.shape[0], -1)), _d_relu(dense, d_dense))
     return {name: found.get(name, product) for name in weights}
 
@@ -232,7 +304,9 @@ def bound(function: Any, weights: Any) -> Callable[..., Any]:
     captures = function.captured_inputs
 
     def call(*arguments: object) -> Any:
-        tensors = map(tf.convert_to_tensor, tf.nest.flatten(arguments))
+        # `convert_to_tensor` takes twice as long as `constant`, and looks long at what is a tensor.
+        given = tf.nest.flatten(arguments)
+        tensors = (x if isinstance(x, tf.Tensor) else tf.constant(x) for x in given)
         outputs = call_flat(*handles, *tensors, *captures)
         return tf.nest.pack_sequence_as(function.structured_outputs, outputs)
 

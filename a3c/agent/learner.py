@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import debug_dump, kernels, losses, network, optimizer, policy
-from a3c.agent.kernels import Activations, Weights
+from a3c.agent import debug_dump, kernels, losses, network, optimizer
+from a3c.agent.kernels import Activations, Memory, Weights
+from a3c.agent.policy import policy_of
 from a3c.agent.shared import SharedState
+from a3c.contract import Subject
 from a3c.settings.params import Params
 
 
@@ -28,9 +30,15 @@ class Rollout(NamedTuple):
     """T steps of K environments. Step t saw observations[t], did actions[t], and got the rest."""
 
     observations: np.ndarray  # (T + 1, K, ...); the value of the last ones starts the returns
-    actions: np.ndarray  # (T, K) int32
+    actions: np.ndarray  # (T, K) int32 or, if they are continuous, (T, K, n) float32
     rewards: np.ndarray  # (T, K) float32; a truncation adds γ·V(true last observation)
     continues: np.ndarray  # (T, K) float32; 0 where the episode ended, for any reason
+    # (1, K, n_state) float32: what the LSTMs remembered before step 0; without LSTMs, nothing
+    states: np.ndarray
+
+    def of_envs(self, envs: np.ndarray) -> "Rollout":
+        """The rollout without the environments where this mask is False."""
+        return Rollout(*(part[:, envs] for part in self))
 
 
 class Learner:
@@ -41,24 +49,31 @@ class Learner:
     functions, which never trace again and take half the time of a `tf.function` to call.
     """
 
-    def __init__(self, shared: SharedState, params: Params, observations: np.ndarray) -> None:
+    def __init__(
+        self, shared: SharedState, params: Params, subject: Subject, observations: np.ndarray
+    ) -> None:
         """`observations` have the shape and type of those of a rollout, (T + 1, K, ...)."""
         self._shared, self._params = shared, params
-        self._forward = functools.partial(network.forward, str(params.network))
+        self.policy = policy_of(subject)
+        self.state_size = network.state_size(subject)
+        self._forward = functools.partial(network.forward, subject)
         self._n_updates = tf.Variable(0, dtype=tf.int64)  # for the debug log
         spec = tf.TensorSpec(observations.shape, observations.dtype)
         n_steps, n_envs = spec.shape[0] - 1, spec.shape[1]
-        actions, numbers = (tf.TensorSpec((n_steps, n_envs), t) for t in (tf.int32, tf.float32))
-        rollout = Rollout(spec, actions, rewards=numbers, continues=numbers)
+        actions = tf.TensorSpec((n_steps, n_envs, *self.policy.shape), self.policy.dtype)
+        numbers = tf.TensorSpec((n_steps, n_envs), tf.float32)
+        state = tf.TensorSpec((n_envs, self.state_size), tf.float32)
+        states = tf.TensorSpec((1, *state.shape), tf.float32)
+        rollout = Rollout(spec, actions, rewards=numbers, continues=numbers, states=states)
         one_step = tf.TensorSpec(spec.shape[1:], spec.dtype)
         # Traced with a copy: `learn` also captures the shared weights, and TensorFlow would merge
         # them with an argument that is the same variable.
         weights = _copy_of(shared.weights)
         # XLA makes the small forward pass of acting faster, but gradients slower.
         xla = {} if params.no_xla or params.debug else {"jit_compile": True}
-        self.act = _traced(functools.partial(self._act, "act"), weights, one_step, **xla)
+        self.act = _traced(functools.partial(self._act, "act"), weights, one_step, state, **xla)
         last = functools.partial(self._act, "last")  # the debug log tells the two apart
-        self.evaluate_last = _traced(last, weights, one_step) if params.debug else self.act
+        self.evaluate_last = _traced(last, weights, one_step, state) if params.debug else self.act
         learning_rate = tf.TensorSpec((), tf.float32)
         acted = [self.act.structured_outputs[1]] * n_steps
         self.learn = _traced(self._learn, weights, rollout, learning_rate, acted)
@@ -67,17 +82,24 @@ class Learner:
         self.learn_anew = _traced(self._learn, weights, some, learning_rate)
         self.measure = _traced(self._measure, weights, rollout)
         if xla:  # compiles at the first call
-            self.act(weights, tf.zeros(one_step.shape, one_step.dtype))
+            self.act(weights, *(tf.zeros(s.shape, s.dtype) for s in (one_step, state)))
+
+    def dump(self, purpose: str, **tensors: tf.Tensor | np.ndarray) -> None:
+        """Write tensors to the debug log, if there is one."""
+        if self._params.debug:
+            debug_dump.dump(self._n_updates, purpose, **tensors)
 
     def _act(
-        self, purpose: str, weights: Weights, observations: tf.Tensor
+        self, purpose: str, weights: Weights, observations: tf.Tensor, state: tf.Tensor
     ) -> tuple[tf.Tensor, Activations]:
-        """(K, ...) → (K, n_outputs + 1), whose last column is the value; and the activations."""
-        if self._params.debug:
-            debug_dump.dump(self._n_updates, purpose, observations=observations)
-        predictions = self._forward(weights, observations)
-        outputs = tf.concat([predictions.logits, predictions.values[:, None]], axis=1)
-        return outputs, predictions.activations
+        """(K, ...), (K, n_state) → (K, n_state + n_outputs + 1), the new state, the policy's outputs
+        and the value; and the activations.
+        """
+        remembered = {"state": state} if self.state_size else {}
+        self.dump(purpose, observations=observations, **remembered)
+        predictions = self._forward(weights, observations, Memory(state))
+        parts = [predictions.state, predictions.outputs, predictions.values[:, None]]
+        return tf.concat(parts, axis=1), predictions.activations
 
     def _losses(
         self, weights: Weights, rollout: Rollout, acted: Sequence[Activations] | None = None
@@ -91,13 +113,15 @@ class Learner:
             computed = {
                 name: tf.concat([step[name] for step in acted], axis=0) for name in acted[0]
             }
-        predictions = self._forward(weights, batch, computed)
-        logits = tf.reshape(predictions.logits, (n_steps, -1, predictions.logits.shape[-1]))
+        memory = Memory(rollout.states[0], rollout.continues)
+        predictions = self._forward(weights, batch, memory, computed)
+        outputs = tf.reshape(predictions.outputs, (n_steps, -1, predictions.outputs.shape[-1]))
         values = tf.reshape(predictions.values, (n_steps, -1))
-        bootstrap = self._forward(weights, rollout.observations[-1]).values
+        last = self._forward(weights, rollout.observations[-1], Memory(predictions.state))
+        bootstrap = last.values
         result = losses.a3c_losses(
-            policy.log_probabilities(logits, rollout.actions),
-            policy.entropies(logits),
+            self.policy.log_probabilities(outputs, rollout.actions),
+            self.policy.entropies(outputs),
             values,
             losses.n_step_returns(rollout.rewards, rollout.continues, bootstrap, params.discount),
             entropy_bonus=params.entropy_bonus,
@@ -119,9 +143,11 @@ class Learner:
         finite = tf.debugging.check_numerics(result.combined, "loss not finite")
         if self._params.debug:
             dumped = rollout._replace(observations=rollout.observations[:-1])._asdict()
+            if not self.state_size:
+                del dumped["states"]
             dumped |= {name: getattr(result, name) for name in ("returns", "values", "advantages")}
-            debug_dump.dump(self._n_updates, "train", **dumped)
-            debug_dump.dump(self._n_updates, "bootstrap", observations=rollout.observations[-1])
+            self.dump("train", **dumped)
+            self.dump("bootstrap", observations=rollout.observations[-1])
             self._n_updates.assign_add(1)
         with tf.control_dependencies([finite]):
             return self._shared.apply(gradients, learning_rate, weights)
@@ -160,6 +186,7 @@ class Acted(NamedTuple):
 
     outputs: np.ndarray  # (K, n_outputs), the policy's
     values: np.ndarray  # (K,)
+    state: np.ndarray  # (K, n_state), for the next step of the same episode
     activations: Activations  # for `learn`
 
 
@@ -176,19 +203,20 @@ class LocalNetwork:
 
     def __init__(self, shared: SharedState, learner: Learner) -> None:
         self.weights = _copy_of(shared.weights)
+        self.policy, self.state_size = learner.policy, learner.state_size
         self._act = kernels.bound(learner.act, self.weights)
         self._learn = kernels.bound(learner.learn, self.weights)
-        self._learner = learner
+        self._learner, self.dump = learner, learner.dump
 
-    def act(self, observations: np.ndarray) -> Acted:
-        outputs, activations = self._act(observations)
-        predictions = outputs.numpy()
-        return Acted(predictions[:, :-1], predictions[:, -1], activations)
+    def act(self, observations: np.ndarray, state: np.ndarray) -> Acted:
+        joined, activations = self._act(observations, state)
+        n, predictions = self.state_size, joined.numpy()
+        return Acted(predictions[:, n:-1], predictions[:, -1], predictions[:, :n], activations)
 
-    def evaluate_last(self, observations: np.ndarray) -> np.ndarray:
-        """The values of true last observations: (K, ...) → (K,)."""
-        outputs, _ = self._learner.evaluate_last(self.weights, observations)
-        return outputs.numpy()[:, -1]
+    def evaluate_last(self, observations: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The values of true last observations: (K, ...), and the state before them → (K,)."""
+        joined, _ = self._learner.evaluate_last(self.weights, observations, state)
+        return joined.numpy()[:, -1]
 
     def learn(
         self, rollout: Rollout, learning_rate: float, acted: Sequence[Activations] | None = None

@@ -6,6 +6,8 @@ What is locked, and why:
   mutexes of all variables of such a program while it runs. (TensorFlow does not promise this, so a
   test counts the updates.) The paper's Hogwild updates (§4) take no locks; on today's CPUs, locks
   cost almost nothing.
+- **The running moments belong to the weights.** Where a run keeps some, one lock is held while an
+  update changes the weights and while it adds to the moments, and a worker gets a copy of both.
 - **A worker's copy of the weights is of one moment**, because its own update writes it too. The copy
   ages while other workers update the shared weights. That is the asynchrony of A3C.
 - **The counters have one lock**, so steps and updates are exact.
@@ -21,9 +23,9 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import kernels, network, optimizer
+from a3c.agent import kernels, moments, network, optimizer
 from a3c.agent.kernels import Gradients
-from a3c.contract import Counts, Snapshot
+from a3c.contract import Counts, Moments, Snapshot
 from a3c.settings.params import Params
 
 T = TypeVar("T")
@@ -115,19 +117,23 @@ class Counters:
 
 
 class SharedState:
-    """The global network's weights, RMSProp's statistics, the counters and the gate."""
+    """The global network's weights, RMSProp's statistics, moments, the counters and the gate."""
 
     def __init__(
         self,
         weights: Mapping[str, np.ndarray],
         params: Params,
         counts: Counts = Counts(),  # noqa: B008 (immutable)
+        first_moments: Mapping[str, Moments] = {},
     ) -> None:
         self.weights = {name: tf.Variable(value, name=name) for name, value in weights.items()}
         start = np.float32(params.rmsprop_initial)
         self.mean_squares = {
             name: tf.Variable(tf.fill(value.shape, start)) for name, value in weights.items()
         }
+        # Never changed, but replaced by others, so whoever has a copy may keep it.
+        self.moments = dict(first_moments)
+        self._moments_lock = threading.Lock()
         self.counters = Counters(params.n_steps, counts)
         self.gate = Gate()
         self._params = params
@@ -141,16 +147,35 @@ class SharedState:
             also = read()
             weights = {name: variable.numpy() for name, variable in self.weights.items()}
             mean_squares = {name: m.numpy() for name, m in self.mean_squares.items()}
-            return Snapshot(self.counters.read(), weights, mean_squares), also
+            return Snapshot(self.counters.read(), weights, mean_squares, self.moments), also
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take a snapshot's weights and its statistics, if it has any, before any worker runs.
+        """Take a snapshot's weights, and its statistics and moments, if it has any, before any worker
+        runs.
 
         Its counts are not taken. A snapshot of another network raises ValueError.
         """
         network.assign(self.weights, snapshot.weights)
         if snapshot.mean_squares:
             network.assign(self.mean_squares, snapshot.mean_squares)
+        self.moments = {n: snapshot.moments.get(n, first) for n, first in self.moments.items()}
+
+    def update(
+        self, learn: Callable[[], object], seen: Mapping[str, np.ndarray]
+    ) -> Mapping[str, Moments]:
+        """Have a worker learn, and add what its rollout has seen; returns the moments after it.
+
+        `seen` has data of each kind in rows. If learning raises an error, nothing is added.
+        """
+        if not self.moments:
+            learn()
+            return {}
+        with self._moments_lock:
+            learn()
+            self.moments = {
+                name: moments.with_data(so_far, seen[name]) for name, so_far in self.moments.items()
+            }
+            return self.moments
 
     def apply(self, gradients: Gradients, learning_rate: tf.Tensor, local: Variables) -> tf.Tensor:
         """Clip, step by RMSProp, copy the weights to `local`; returns the norm before clipping."""

@@ -12,17 +12,18 @@ there. So all rollouts have the same shape, and TensorFlow traces only that one.
 """
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from a3c.agent import optimizer, policy
+from a3c.agent import moments, optimizer
 from a3c.agent.kernels import Activations
 from a3c.agent.learner import LocalNetwork, Measurement, Rollout
 from a3c.agent.shared import SharedState
-from a3c.contract import Environments, Game, WorkerPosition
+from a3c.contract import Environments, Game, Moments, Step, WorkerPosition
 from a3c.machine.stopping import StopFlag, Stopped
 from a3c.settings.params import Params
 
@@ -75,12 +76,20 @@ class Worker:
         self._stop, self._report = main
         n_steps, n_envs = params.steps_per_update, envs.observations.shape[1]
         self._n_steps_per_rollout = n_steps * n_envs
+        # As of the last update, and what this rollout adds.
+        self._moments: Mapping[str, Moments] = shared.moments
+        self._returns = np.zeros((n_steps, n_envs))  # the discounted rewards of each episode so far
+        is_normalised = "observations" in self._moments
         self._rollout = Rollout(
-            envs.observations,  # the environments' processes write into them
-            np.zeros((n_steps, n_envs), np.int32),
+            # The environments' processes write into theirs.
+            np.empty_like(envs.observations) if is_normalised else envs.observations,
+            np.zeros((n_steps, n_envs, *local.policy.shape), local.policy.dtype),
             np.zeros((n_steps, n_envs), np.float32),
             np.zeros((n_steps, n_envs), np.float32),
+            np.zeros((1, n_envs, local.state_size), np.float32),
         )
+        # What the LSTMs remember of each environment's episode.
+        self._state = np.zeros((n_envs, local.state_size), np.float32)
         self._acted: list[Activations] = []  # one for each step of the rollout so far
         # For each environment, whether its process is still the one that began this rollout.
         self._is_whole = np.ones(n_envs, bool)
@@ -129,7 +138,7 @@ class Worker:
             acted: list[Activations] | None = self._acted
             if not self._is_whole.all():
                 acted = None
-                rollout = Rollout(*(part[:, self._is_whole] for part in self._rollout))
+                rollout = self._rollout.of_envs(self._is_whole)
                 n_steps = rollout.rewards.size
                 self._shared.counters.give_back(self._n_steps_per_rollout - n_steps)
                 if n_steps == 0:
@@ -141,7 +150,8 @@ class Worker:
                     return
                 try:
                     rate = self._learning_rate(self._shared.counters.read().steps)
-                    self._local.learn(rollout, rate, acted)
+                    learn = functools.partial(self._local.learn, rollout, rate, acted)
+                    self._moments = self._shared.update(learn, self._seen())
                 except BaseException:
                     self._stop.set()  # before others pass the gate
                     raise
@@ -166,33 +176,74 @@ class Worker:
 
     def _collect(self) -> None:
         """Fill the rollout. Its slot 0 gets the last slot of the rollout before."""
-        observations, actions, rewards, continues = self._rollout
-        observations[0] = observations[-1]
+        actions = self._rollout.actions
+        raw = self._envs.observations
+        raw[0] = raw[-1]
+        self._rollout.states[0] = self._state
         self._acted.clear()
         self._is_whole[:] = True
+        for name, used in self._moments.items():
+            parts = {f"{name}_{part}": np.asarray(x) for part, x in used._asdict().items()}
+            self._local.dump("moments", **parts)
         for t in range(len(actions)):
             if self._stop.is_set():
                 raise Stopped
-            outputs, values, activations = self._local.act(observations[t])
-            actions[t] = policy.sample_actions(outputs, self._generator)
+            acted = self._local.act(self._normalised(raw, t), self._state)
+            actions[t] = self._local.policy.sample(acted.outputs, self._generator)
             step = self._envs.step(actions[t], slot=t + 1)
             ended = step.terminated | step.truncated
-            rewards[t] = step.rewards
-            continues[t] = ~ended
-            only_truncated = step.truncated & ~step.terminated
-            if only_truncated.any():
-                hidden = self._local.evaluate_last(self._envs.final_observations)
-                rewards[t] += self._params.discount * np.where(only_truncated, hidden, 0)
-            self._note_values(values, ended)
+            self._take_rewards(t, step, acted.state)
+            self._rollout.continues[t] = ~ended
+            self._state = acted.state * self._rollout.continues[t, :, None]
+            self._note_values(acted.values, ended)
             self._games.extend(step.games)
             self._take_replaced()
-            self._acted.append(activations)
+            self._acted.append(acted.activations)
+        self._normalised(raw, len(actions))
+
+    def _normalised(self, raw: np.ndarray, slot: int) -> np.ndarray:
+        """The observations of a slot as the network sees them; they also go into the rollout."""
+        seen = self._rollout.observations
+        if (of_observations := self._moments.get("observations")) is not None:
+            self._local.dump("raw", observations=raw[slot])
+            seen[slot] = moments.normalised(raw[slot], of_observations)
+        return seen[slot]
+
+    def _take_rewards(self, t: int, step: Step, state: np.ndarray) -> None:
+        """Put the rewards of a step into the rollout; `state` is that after its observations."""
+        rewards = step.rewards
+        if (of_returns := self._moments.get("returns")) is not None:
+            self._local.dump("raw", rewards=rewards)
+            before = self._returns[t - 1] * self._rollout.continues[t - 1]
+            self._returns[t] = self._params.discount * before + rewards
+            rewards = moments.scaled(rewards, of_returns)
+        self._rollout.rewards[t] = rewards
+        only_truncated = step.truncated & ~step.terminated
+        if only_truncated.any():
+            last = self._envs.final_observations
+            if (of_observations := self._moments.get("observations")) is not None:
+                self._local.dump("raw", observations=last)
+                last = moments.normalised(last, of_observations)
+            hidden = self._local.evaluate_last(last, state)
+            self._rollout.rewards[t] += self._params.discount * np.where(only_truncated, hidden, 0)
+
+    def _seen(self) -> Mapping[str, np.ndarray]:
+        """What this rollout adds to the moments: nothing of environments that were replaced."""
+        if not self._moments:
+            return {}
+        seen = {"observations": self._envs.observations[:-1], "returns": self._returns}
+        return {
+            name: data[:, self._is_whole].reshape(-1, *data.shape[2:])
+            for name, data in seen.items()
+        }
 
     def _take_replaced(self) -> None:
         """Leave out environments that were replaced since the last call, and report that."""
         for replaced in self._envs.take_replaced():
             for env in replaced.envs:
                 self._is_whole[env] = False
+                self._state[env] = 0
+                self._returns[:, env] = 0
                 self._value_sums[env] = self._n_values[env] = 0
             self._report(EnvRestart(replaced.why))
 

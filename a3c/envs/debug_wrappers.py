@@ -21,16 +21,37 @@ class NumberFrames(gymnasium.ObservationWrapper):
 
 
 class WatchFrames(gymnasium.ObservationWrapper):
-    """Calls `see` with a picture of every frame, those of a random start included."""
+    """Calls `see` with pictures of the frames, those of a random start included.
 
-    def __init__(self, env: gymnasium.Env, see: Callable[[np.ndarray], None]) -> None:
+    If it is to see only a fraction of them, the others are not even drawn, which may be slow.
+    Sprites flicker: some are drawn in every second frame only. So where there are sprites and frames
+    are left out, a picture has the brighter pixels of its frame and the one before it.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        see: Callable[[np.ndarray], None],
+        fraction: float = 1.0,
+        has_sprites: bool = False,
+    ) -> None:
         super().__init__(env)
-        self._see = see
+        self._see, self._fraction = see, fraction
+        self._merges = has_sprites and fraction < 1
+        self._due = 0.0
+        self._before: np.ndarray | None = None
 
     def observation(self, observation: Any) -> Any:
-        # An environment without a render mode has frames as observations.
-        picture: Any = observation if self.render_mode is None else self.render()
-        self._see(picture)
+        self._due += self._fraction
+        is_due = self._due >= 1.0 - 1e-9
+        if is_due or self._merges:
+            # An environment without a render mode has frames as observations.
+            frame: Any = observation if self.render_mode is None else self.render()
+        if is_due:
+            self._due -= 1.0
+            self._see(frame if self._before is None else np.maximum(self._before, frame))
+        if self._merges:
+            self._before = frame
         return observation
 
 

@@ -27,6 +27,7 @@ class Fleet:
 
     Once `is_stopped`, waiting for an answer ends with `Stopped`. At most `restarts_a_minute`
     processes that broke are replaced within a minute. EnvError if the system allows too few files.
+    `see` is called with pictures of a fraction of the frames of a single game, while we wait for them.
     """
 
     def __init__(
@@ -36,7 +37,10 @@ class Fleet:
         timeout_seconds: float = 60.0,
         is_stopped: Callable[[], bool] = lambda: False,
         restarts_a_minute: int = 0,
+        see: Callable[[np.ndarray], None] | None = None,
+        fraction_seen: float = 1.0,
     ) -> None:
+        self.see, self.fraction_seen = see, fraction_seen
         self.timeout_seconds = timeout_seconds
         self.is_stopped = is_stopped
         self._lock = threading.Lock()

@@ -99,8 +99,10 @@ class Pool:
         which = (
             f"environments {envs[0]} to {envs[-1]}" if len(envs) > 1 else f"environment {envs[0]}"
         )
-        share = Share(envs, makes, self._memory, f"worker {self._worker}, {which}")
-        return Connection(share, process, self._fleet.timeout_seconds, self._fleet.is_stopped)
+        fleet, name = self._fleet, f"worker {self._worker}, {which}"
+        fraction_seen = fleet.fraction_seen if fleet.see else 0.0
+        share = Share(envs, makes, self._memory, name, fraction_seen)
+        return Connection(share, process, fleet.timeout_seconds, fleet.is_stopped, fleet.see)
 
     def _hear_all(self, slot: int | None = None, is_step: bool = False) -> list[Game]:
         """Wait for every bell, and replace what broke; its new games begin in `slot`, if given."""

@@ -22,8 +22,10 @@ from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker, spawn
 from typing import Any
 
+import numpy as np
+
 from a3c.contract import Game
-from a3c.envs.serve import BELL, REQUEST, Share, serve
+from a3c.envs.serve import ANSWER, ERROR, PICTURE, REQUEST, SIZE, Share, serve
 from a3c.machine.stopping import Stopped, kept_from_new_threads
 
 CLOSING_SECONDS = 2.0
@@ -91,8 +93,10 @@ class Connection:
         process: EnvProcess,
         timeout_seconds: float,
         is_stopped: Callable[[], bool],
+        see: Callable[[np.ndarray], None] | None = None,
     ) -> None:
-        self.share, self.process = share, process
+        """`see` gets the pictures, if the share has some."""
+        self.share, self.process, self._see = share, process, see
         self._timeout_seconds = timeout_seconds
         self._patience_seconds = max(timeout_seconds, LEAST_BUILDING_SECONDS)
         self._is_stopped = is_stopped
@@ -117,16 +121,22 @@ class Connection:
 
         EnvError if the process broke, Stopped if the run was stopped meanwhile.
         """
+        kind, content = PICTURE, b""
         try:
-            is_error, n_bytes = BELL.unpack(self._receive_exactly(BELL.size))
-            text = self._receive_exactly(n_bytes).decode() if n_bytes else ""
+            while kind == PICTURE:
+                kind, n_bytes = ANSWER.unpack(self._receive_exactly(ANSWER.size))
+                content = self._receive_exactly(n_bytes)
+                if kind == PICTURE:
+                    assert self._see is not None
+                    size = SIZE.unpack_from(content)
+                    self._see(np.frombuffer(content, np.uint8, offset=SIZE.size).reshape(*size, 3))
         except (EOFError, ConnectionResetError):
             code = self.process.end()
             raise EnvError(f"{self.share.name} died (exit code {code})") from None
-        if is_error:
-            raise EnvError(text.strip())
+        if kind == ERROR:
+            raise EnvError(content.decode().strip())
         self._patience_seconds = self._timeout_seconds
-        return [Game(*game) for game in json.loads(text)] if text else []
+        return [Game(*game) for game in json.loads(content)] if content else []
 
     def _receive_exactly(self, n_bytes: int) -> bytes:
         data, n_polls = b"", 0

@@ -21,14 +21,12 @@ class Score(gymnasium.Wrapper):
     """
 
     def __init__(
-        self, env: gymnasium.Env, worker: int = 0, number: int = 0, counts_own_steps: bool = False
+        self, env: gymnasium.Env, worker: int, number: int, *, counts_own_steps: bool
     ) -> None:
         super().__init__(env)
         self.n_frames = 0
         self._worker, self._number = worker, number
         self._counts_own_steps = counts_own_steps
-        self.score = 0.0  # of the present game so far
-        self._length = 0
         self._finished: list[Game] = []
 
     def count_decision(self) -> None:
@@ -42,7 +40,7 @@ class Score(gymnasium.Wrapper):
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
         """Start a new game; one that has not ended does not count."""
-        self.score = 0.0
+        self.score = 0.0  # of the present game so far
         self._length = 0
         return self.env.reset(**given)
 

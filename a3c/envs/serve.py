@@ -16,6 +16,9 @@ is what happens if the process holds the worker's environments 0 and 1:
     reads these rows; and so on with slot 2, slot 3, ...
     closes the socket              ->        ends
 
+Where somebody watches, pictures of the frames come before the bell, and a game's end is the last
+picture: no other game begins.
+
 Each side writes only in its own turn. Where an episode ends, the step resets the environment as
 well: `observations` has the first of the next episode, and `final_observations` the last before a
 truncation. A bell may carry text: the games that ended, or an error.
@@ -45,7 +48,9 @@ from a3c.machine.stopping import SIGNALS
 
 RESET, STEP = range(2)
 REQUEST = struct.Struct("=BI")  # RESET or STEP, and the slot
-BELL = struct.Struct("=?I")  # is this an error, and how many bytes of text follow
+BELL, ERROR, PICTURE = range(3)
+ANSWER = struct.Struct("=BI")  # BELL, ERROR or PICTURE, and how many bytes follow
+SIZE = struct.Struct("=HH")  # of a picture: its height and width, before its RGB pixels
 
 
 class Rows(NamedTuple):
@@ -53,7 +58,9 @@ class Rows(NamedTuple):
 
     observations: np.ndarray  # (n_slots, K, ...)
     final_observations: np.ndarray  # (K, ...): the last before a truncation
-    actions: np.ndarray  # (K,) int32; the worker writes this one, and the processes the others
+    # (K,) int32 or, if they are continuous, (K, n) float32; the worker writes this one, and the
+    # processes the others
+    actions: np.ndarray
     rewards: np.ndarray  # (K,) float32
     terminated: np.ndarray  # (K,) bool
     truncated: np.ndarray  # (K,) bool
@@ -73,11 +80,13 @@ class SharedMemory:
 
     def __init__(self, description: EnvDescription, n_slots: int, n_envs: int) -> None:
         shape, dtype = description.observation_shape, description.observation_dtype
+        n, is_continuous = description.n_actions, description.is_continuous
+        of_actions = ("float32", (n_envs, n)) if is_continuous else ("int32", (n_envs,))
         self._layout = np.dtype(
             [
                 ("observations", dtype, (n_slots, n_envs, *shape)),
                 ("final_observations", dtype, (n_envs, *shape)),
-                ("actions", "int32", (n_envs,)),
+                ("actions", *of_actions),
                 ("rewards", "float32", (n_envs,)),
                 ("terminated", "bool", (n_envs,)),
                 ("truncated", "bool", (n_envs,)),
@@ -96,9 +105,10 @@ class Share(NamedTuple):
     """The part of a worker's environments that one process holds."""
 
     envs: range  # their rows in the memory
-    makes: Sequence[Callable[[], gymnasium.Env]]
+    makes: Sequence[Callable[..., gymnasium.Env]]
     memory: SharedMemory
     name: str  # of the worker and the environments, for messages
+    fraction_seen: float = 0.0  # of the frames, the fraction whose pictures the worker gets
 
 
 def serve(shares: Sequence[tuple[socket.socket, Share]]) -> None:
@@ -135,8 +145,13 @@ class _Server:
 
     def build(self) -> None:
         self._rows = self.share.memory.rows()
+        watched: dict[str, Any] = {}
+        if self.share.fraction_seen:
+            # Pygame, which draws CartPole, looks for a display even to draw in memory, and greets.
+            os.environ |= {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+            watched = {"see": self._show, "fraction_seen": self.share.fraction_seen}
         for row, make in zip(self.share.envs, self.share.makes, strict=True):
-            env = make()
+            env = make(**watched)
             score: Any = env
             while not isinstance(score, Score):
                 score = score.env
@@ -167,12 +182,12 @@ class _Server:
 
     def _step(self, slot: int) -> None:
         rows = self._rows
-        actions = rows.actions.tolist()
+        actions = rows.actions.tolist() if rows.actions.ndim == 1 else rows.actions
         for row, env, _ in self._envs:
             seen, reward, terminated, truncated, _ = env.step(actions[row])
             if truncated:
                 rows.final_observations[row] = seen
-            if terminated or truncated:
+            if (terminated or truncated) and not self.share.fraction_seen:
                 seen, _ = env.reset()
             rows.observations[slot, row] = seen
             rows.rewards[row] = reward
@@ -180,9 +195,14 @@ class _Server:
             rows.truncated[row] = truncated
 
     def ring(self, text: str = "", is_error: bool = False) -> None:
-        words = text.encode(errors="backslashreplace")
+        self._send(ERROR if is_error else BELL, text.encode(errors="backslashreplace"))
+
+    def _show(self, picture: np.ndarray) -> None:
+        self._send(PICTURE, SIZE.pack(*picture.shape[:2]) + picture.tobytes())
+
+    def _send(self, kind: int, content: bytes) -> None:
         with contextlib.suppress(OSError):  # the worker has hung up, as `answer` will notice
-            self._worker.sendall(BELL.pack(is_error, len(words)) + words)
+            self._worker.sendall(ANSWER.pack(kind, len(content)) + content)
 
 
 def _end_with_the_run() -> None:

@@ -70,6 +70,20 @@ class SeedGames(gymnasium.Wrapper):
         return self.env.reset(**{**given, "seed": next(self._seeds)})
 
 
+class ClipActions(gymnasium.ActionWrapper):
+    """Clips continuous actions to the bounds of their space, some of which may be infinite.
+
+    The environment gets an array of its own, which it may keep or change.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._space: Any = env.action_space
+
+    def action(self, action: np.ndarray) -> np.ndarray:
+        return action.clip(self._space.low, self._space.high).astype(self._space.dtype)
+
+
 class RandomStart(gymnasium.Wrapper):
     """Starts each game with a random number of no-op frames, the next of `n_noops`."""
 

@@ -28,6 +28,11 @@ def one_line(text: str, most: int) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
+def counted(n: float, what: str) -> str:
+    """Such as 0 games, 1 game, 2,000 games."""
+    return f"{n:,.0f} {what}{'' if n == 1 else 's'}"
+
+
 class Appender:
     """A file to which lines are appended without a buffer; an empty one gets `header` first.
 

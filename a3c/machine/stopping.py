@@ -1,8 +1,11 @@
-"""How Ctrl-C, SIGTERM and SIGHUP stop a run.
+"""How Ctrl-C, SIGTERM and SIGHUP stop a run, and the end of the program that started it.
 
 After the first signal the run finishes its update, saves everything and exits with the status 128 +
 the signal's number. A second Ctrl-C ends it at once. This module imports nothing heavy, because a
 signal may arrive while TensorFlow is loaded.
+
+A program that starts a run may be killed before it can send a signal. It can set STARTER and hold
+the other end of the run's stdin, which the system closes when it ends, however it ends.
 
 TensorFlow's compiled matrix products let a thread's stack pointer point into ordinary memory, where
 a handler's kilobytes of stack would overwrite weights. So the main thread's handlers get a stack of
@@ -13,10 +16,13 @@ import contextlib
 import faulthandler
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# While this environment variable is set, the end of stdin counts as SIGTERM.
+STARTER = "A3C_STOP_WITH_STDIN"
 
 
 class Stopped(Exception):
@@ -51,6 +57,9 @@ class StopSignals:
             # nohup starts a program with SIGHUP ignored, and it must stay so.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
+        if os.environ.pop(STARTER, None):
+            with kept_from_new_threads():
+                threading.Thread(target=_stop_at_end_of_stdin, daemon=True).start()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received is not None:
@@ -61,6 +70,12 @@ class StopSignals:
     @property
     def exit_status(self) -> int:
         return 0 if self.received is None else 128 + self.received
+
+
+def _stop_at_end_of_stdin() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def give_handlers_a_stack() -> None:

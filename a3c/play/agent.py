@@ -6,18 +6,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import network
-from a3c.agent.policy import sample_actions
-from a3c.contract import Subject
+from a3c.agent import moments, network
+from a3c.agent.kernels import Memory
+from a3c.agent.policy import policy_of
+from a3c.contract import Moments, Snapshot, Subject
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 
 
 class Decision(NamedTuple):
     """What a policy decided on one observation."""
 
-    action: int
-    probabilities: np.ndarray  # (n_actions,)
+    observation: np.ndarray  # as the network saw it: normalised, if the agent was trained so
+    action: np.ndarray  # a number or, if actions are continuous, (n,)
+    outputs: np.ndarray  # (n_outputs,), the policy's
     value: float
+    state: np.ndarray  # (1, n_state), for the next observation of the same game
 
 
 class Agent:
@@ -30,40 +33,58 @@ class Agent:
     def __init__(self, subject: Subject, greedy: bool = False) -> None:
         self.subject = subject
         self._greedy = greedy
-        shapes = network.weight_shapes(
-            subject.network, subject.observation_shape, subject.n_actions
-        )
+        self.policy = policy_of(subject)
+        self._moments: Mapping[str, Moments] = {}
+        shapes = network.weight_shapes(subject)
         self._weights = {name: tf.Variable(tf.zeros(shape)) for name, shape in shapes.items()}
         dtype = tf.float32 if subject.network == "mlp" else tf.uint8
 
-        def predict(observations: tf.Tensor) -> tf.Tensor:
-            predictions = network.forward(subject.network, self._weights, observations)
-            return tf.concat([predictions.logits, predictions.values[:, None]], axis=1)
+        def predict(observations: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            predictions = network.forward(subject, self._weights, observations, Memory(state))
+            return predictions.outputs, predictions.values, predictions.state
 
-        spec = tf.TensorSpec((1, *subject.observation_shape), dtype)
-        self._predict: Any = tf.function(predict, input_signature=[spec]).get_concrete_function()
+        # What the agent remembers at the start of a game.
+        self.first_state = np.zeros((1, network.state_size(subject)), np.float32)
+        specs = [
+            tf.TensorSpec((1, *subject.observation_shape), dtype),
+            tf.TensorSpec(self.first_state.shape, tf.float32),
+        ]
+        traced = tf.function(predict, input_signature=specs, autograph=False)
+        self._predict: Any = traced.get_concrete_function()
 
-    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Replace the weights; ValueError if these are another network's."""
-        network.assign(self._weights, weights)
+    def take(self, snapshot: Snapshot) -> None:
+        """Take a snapshot's weights and moments; ValueError if these are another network's."""
+        network.assign(self._weights, snapshot.weights)
+        self._moments = snapshot.moments
 
-    def decide(self, observation: np.ndarray, generator: np.random.Generator) -> Decision:
-        """Sample an action from the policy or, if greedy, take the likeliest."""
-        predictions = self._predict(tf.convert_to_tensor(observation[None])).numpy()
-        logits = predictions[:, :-1]
-        exponentials = np.exp(logits[0] - logits[0].max())
+    def decide(
+        self, observation: np.ndarray, state: np.ndarray, generator: np.random.Generator
+    ) -> Decision:
+        """Sample an action from the policy or, if greedy, take the likeliest.
+
+        `state` is that of the last decision in the same game, or `first_state`.
+        """
+        seen = observation[None]
+        if "observations" in self._moments:
+            seen = moments.normalised(seen, self._moments["observations"])
+        predictions = self._predict(tf.convert_to_tensor(seen), tf.convert_to_tensor(state))
+        outputs, values, state = (tensor.numpy() for tensor in predictions)
         if self._greedy:
-            action = int(np.argmax(logits[0]))
+            actions = self.policy.likeliest(outputs)
         else:
-            action = int(sample_actions(logits, generator)[0])
-        return Decision(action, exponentials / exponentials.sum(), float(predictions[0, -1]))
+            actions = self.policy.sample(outputs, generator)
+        return Decision(seen[0], actions[0], outputs[0], float(values[0]), state)
 
 
 def load(checkpoint: Checkpoint, greedy: bool = False) -> Agent:
     """Return the agent of a checkpoint."""
     try:
+        # A file may state any sizes, so nothing of them is made before its weights have them.
+        held = {name: array.shape for name, array in checkpoint.snapshot.weights.items()}
+        if held != network.weight_shapes(checkpoint.subject):
+            raise ValueError("its weights have other names or shapes")
         agent = Agent(checkpoint.subject, greedy)
-        agent.set_weights(checkpoint.snapshot.weights)
+        agent.take(checkpoint.snapshot)
     except (KeyError, ValueError) as error:  # an unknown network, or weights that do not fit it
         what = f"{checkpoint.path}, of network {checkpoint.subject.network!r}"
         raise UnusableCheckpoint(f"cannot restore {what}: {error}") from None

@@ -15,19 +15,20 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from a3c.contract import EnvDescription, Step, Subject
+from a3c.contract import EnvDescription, Subject
 from a3c.envs.fleet import Fleet
-from a3c.envs.make import make_env
 from a3c.envs.pool import Pool
 from a3c.machine import seeding
 from a3c.machine.stopping import StopFlag, Stopped, kept_from_new_threads
 from a3c.play import atari_scores
-from a3c.play.agent import Agent, Decision
 from a3c.settings.params import Params, taken
+
+if TYPE_CHECKING:
+    from a3c.play.agent import Agent, Decision
 
 MAX_N_NOOPS = 30
 MAX_FRAMES = 108_000
@@ -57,38 +58,6 @@ class Summary(NamedTuple):
     human_normalised: float | None  # of the mean; None where the game has no scale
 
 
-class EnvHere:
-    """The environment of one game, in this process; `see` is called with each frame.
-
-    It stands in for a `Pool` of one environment.
-    """
-
-    def __init__(self, params: Params, number: int, see: Callable[[np.ndarray], None]) -> None:
-        self._env = make_env(params, WORKER, first_game=number, see=see)
-        self.observations = np.empty((1, 1), object)
-        self.n_frames = 0
-
-    def reset(self, slot: int) -> None:
-        self._show(self._env.reset()[0])
-
-    def step(self, actions: np.ndarray, slot: int) -> Step:
-        observation, reward, terminated, truncated, _ = self._env.step(actions[0])
-        self._show(observation)
-        return Step(
-            np.array([reward], np.float32),
-            np.array([terminated]),
-            np.array([truncated]),
-            self._env.get_wrapper_attr("take_finished")(),
-        )
-
-    def close(self) -> None:
-        self._env.close()
-
-    def _show(self, observation: np.ndarray) -> None:
-        self.observations = observation[None, None]
-        self.n_frames = self._env.get_wrapper_attr("n_frames")
-
-
 def params_of(subject: Subject, seed: int) -> Params:
     """The settings of an evaluation's environments: whole games, true rewards."""
     return Params(
@@ -102,13 +71,13 @@ def params_of(subject: Subject, seed: int) -> Params:
 
 
 def play_game(
-    agent: Agent,
-    environment: Pool | EnvHere,
+    agent: "Agent",
+    environment: Pool,
     seed: int,
     number: int,
     *,
     stop: StopFlag | None = None,
-    watch: Callable[[np.ndarray, Decision], None] = lambda observation, decision: None,
+    watch: Callable[["Decision"], None] = lambda decision: None,
     max_frames: int = MAX_FRAMES,
 ) -> Played | None:
     """Play one game to its end or to max_frames; None if it was stopped.
@@ -117,14 +86,14 @@ def play_game(
     """
     generator = seeding.generator(seed, seeding.Purpose.EVALUATION, WORKER, game=number)
     environment.reset(slot=0)
-    score = 0.0
+    score, state = 0.0, agent.first_state
     for length in itertools.count(1):
         if stop is not None and stop.is_set():
             return None
-        observation = environment.observations[0, 0]
-        decision = agent.decide(observation, generator)
-        watch(observation, decision)
-        step = environment.step(np.array([decision.action], np.int32), slot=0)
+        decision = agent.decide(environment.observations[0, 0], state, generator)
+        state = decision.state
+        watch(decision)
+        step = environment.step(decision.action[None], slot=0)
         score += float(step.rewards[0])
         if step.terminated[0] or step.truncated[0]:
             # `Score` includes the rewards of the random start. A game that ended within its random
@@ -137,27 +106,41 @@ def play_game(
 
 
 def play(
-    agent: Agent,
+    agent: "Agent",
     params: Params,
     number: int,
     stop: StopFlag | None = None,
     timeout_seconds: float = 60.0,
+    *,
+    watch: Callable[["Decision"], None] = lambda decision: None,
+    see: Callable[[np.ndarray], None] | None = None,
+    fraction_seen: float = 1.0,
 ) -> Played | None:
-    """Play one game in an environment process of its own; None if it was stopped."""
-    shape, n_actions = agent.subject.observation_shape, agent.subject.n_actions
-    kind, dtype = ("vector", "float32") if agent.subject.network == "mlp" else ("image", "uint8")
-    description = EnvDescription(kind, shape, dtype, n_actions, (), 0.0)
+    """Play one game in an environment process of its own; None if it was stopped.
+
+    `see` is called with pictures of this fraction of the frames.
+    """
+    subject = agent.subject
+    shape, n_actions = subject.observation_shape, subject.n_actions
+    kind, dtype = ("vector", "float32") if subject.network == "mlp" else ("image", "uint8")
+    is_continuous = subject.policy != "categorical"
+    description = EnvDescription(kind, shape, dtype, n_actions, (), 0.0, is_continuous)
     stop = stop or StopFlag()
-    fleet = Fleet(timeout_seconds=timeout_seconds, is_stopped=stop.is_set)
+    fleet = Fleet(
+        timeout_seconds=timeout_seconds,
+        is_stopped=stop.is_set,
+        see=see,
+        fraction_seen=fraction_seen,
+    )
     with contextlib.closing(Pool(params, description, WORKER, 1, 1, [number], fleet)) as pool:
         try:
-            return play_game(agent, pool, params.seed, number, stop=stop)
+            return play_game(agent, pool, params.seed, number, stop=stop, watch=watch)
         except Stopped:
             return None
 
 
 def play_many(
-    agent: Agent, params: Params, n_games: int, n_at_once: int
+    agent: "Agent", params: Params, n_games: int, n_at_once: int
 ) -> Generator[Played, None, None]:
     """Play games 0 to n_games - 1 in n_at_once threads; yield each game when it ends."""
     stop = StopFlag()

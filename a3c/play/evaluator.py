@@ -11,7 +11,6 @@ expect a slightly lower score with another seed.
 
 import contextlib
 import csv
-import dataclasses
 import pathlib
 import threading
 import time
@@ -24,7 +23,7 @@ from a3c.contract import Snapshot, Subject
 from a3c.machine.stopping import StopFlag, kept_from_new_threads
 from a3c.play import evaluation
 from a3c.play.agent import Agent
-from a3c.settings.params import Params
+from a3c.settings.params import Params, as_in_json
 from a3c.store import checkpoint
 from a3c.store.checkpoint import Checkpoint
 from a3c.store.run_folder import EVALUATIONS, RunFolder
@@ -108,7 +107,7 @@ class Evaluator:
         n_steps = snapshot.counts.steps
         try:
             start = time.monotonic()
-            self._agent.set_weights(snapshot.weights)
+            self._agent.take(snapshot)
             params = evaluation.params_of(self._subject, self._params.seed)
             games = []
             for number in range(self._params.eval_episodes):
@@ -121,7 +120,7 @@ class Evaluator:
             best = problem = None
             if self._best_mean is None or summary.mean > self._best_mean:
                 path = checkpoint.path_of(self._folder.best, n_steps)
-                settings = dataclasses.asdict(self._params)
+                settings = as_in_json(self._params)
                 try:
                     self._folder.save(Checkpoint(path, self._subject, settings, snapshot))
                     best, self._best_mean = path, summary.mean

@@ -102,12 +102,14 @@ def open_display() -> Any:
 # ffmpeg's options. Many players support only this pixel format. With the index in front, a film
 # plays while it loads.
 MP4 = "-c:v libx264 -preset veryfast -crf 20 -pix_fmt yuv420p -movflags +faststart"
-# Repeats endlessly. Each picture has its own palette, which has room for most games' colours.
-GIF = (
-    "-filter_complex split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"
-    ":dither=none -c:v gif -loop 0"
-)
-FORMS = {".mp4": (MP4, math.inf), ".gif": (GIF, 15.0)}  # browsers slow down GIFs that are faster
+# Repeats endlessly. With a palette for each picture, there is room for most games' colours. One
+# palette for the whole film makes it much smaller, since only what has changed is written; it has the
+# colours of the first pictures, because ffmpeg holds all pictures in memory until it has a palette.
+GIF = "-filter_complex split[a][b];[a]{}[p];[b][p]paletteuse={}dither=none -c:v gif -loop 0"
+PALETTE_EACH = GIF.format("palettegen=stats_mode=single", "new=1:")
+PALETTE_ONCE = GIF.format("trim=end_frame=20,palettegen=max_colors=64", "")
+# Pictures a second, about: a screen shows no more of an MP4, and GIFs grow large.
+FORMS = {".mp4": (MP4, 60.0), ".gif": (PALETTE_EACH, 15.0)}
 
 
 def check_film(path: pathlib.Path) -> None:
@@ -124,11 +126,23 @@ class Film:
     ffmpeg writes each picture at once, so a long film takes no more memory than a short one.
     """
 
-    def __init__(self, path: pathlib.Path, fps: float, seconds: float = math.inf) -> None:
-        """After `seconds` of film, `show` raises Closed."""
+    def __init__(
+        self,
+        path: pathlib.Path,
+        fps: float,
+        seconds: float = math.inf,
+        has_new_colours: bool = True,
+    ) -> None:
+        """Of `fps` frames a second, the film shows all, or every second, third, … one.
+
+        After `seconds` of film, `show` raises Closed. If later pictures have new colours, each has a
+        palette of its own, which only a GIF needs.
+        """
         self._path = path
-        self._options, max_fps = FORMS[path.suffix.lower()]
-        self.fps = min(fps, max_fps)
+        self._options, about_fps = FORMS[path.suffix.lower()]
+        if self._options == PALETTE_EACH and not has_new_colours:
+            self._options = PALETTE_ONCE
+        self.fps = fps / max(1, round(fps / about_fps))
         self._n_pictures_left = max(1.0, seconds * self.fps)
         self._ffmpeg: subprocess.Popen[bytes] | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (open for long)

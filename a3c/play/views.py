@@ -1,9 +1,8 @@
-"""Pictures for people: the enlarged game, and beside it what the agent sees and expects.
+"""Pictures for people: the enlarged game, and beside it a panel of what the agent sees and thinks.
 
 Every picture is an RGB array with even sides, which H.264 requires.
 """
 
-import collections
 import functools
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -21,6 +20,10 @@ TEXT = (226, 228, 233)
 FAINT = (128, 134, 146)
 BAR = (86, 156, 214)
 CHOSEN = (240, 164, 60)
+TRACK = (44, 48, 57)
+SPREAD = (50, 84, 112)
+N_WRITTEN = 8  # so many numbers of a vector have a line each; more of them are bars
+BAR_WIDTH = 6  # at least, with its gap
 N_VALUES = 200  # in the curve of values: the last 13 seconds of an Atari game
 
 
@@ -80,10 +83,7 @@ class Panel:
     def observation(self, observation: np.ndarray) -> None:
         """Draw a stack of images, oldest on the left, or the numbers of a vector."""
         if observation.ndim == 1:
-            for i, number in enumerate(observation):
-                self.write(MARGIN, f"[{i}]  {number:+.4f}")
-                self.y += 24
-            self.y += 12
+            self._numbers(observation)
             return
         n_images = observation.shape[-1]
         gap = 4
@@ -96,6 +96,32 @@ class Panel:
             self._draw.rectangle(box, outline=FAINT)
             self._image.paste(image, (x, self.y))
         self.y += image.height + 14
+
+    def _numbers(self, numbers: np.ndarray) -> None:
+        """Write a few numbers; of many, draw as many as there is room for, as bars from a zero line.
+
+        A bar's length is x / (1 + |x|), which shows small numbers, and never leaves its place.
+        """
+        if len(numbers) <= N_WRITTEN:
+            for i, number in enumerate(numbers):
+                self.write(MARGIN, f"[{i}]  {number:+.4f}")
+                self.y += 24
+            self.y += 12
+            return
+        width = PANEL_WIDTH - 2 * MARGIN
+        shown = numbers[: width // BAR_WIDTH]
+        n_left_out = len(numbers) - len(shown)
+        which = f"the first {len(shown)} of" if n_left_out else "all"
+        self.write(MARGIN, f"{which} {len(numbers)} numbers, as x / (1 + |x|)", size=14)
+        self.y += 24
+        half, step = 40, width // len(shown)
+        zero = self.y + half
+        for i, length in enumerate(half * shown / (1 + np.abs(shown))):
+            left = MARGIN + i * step
+            ends = sorted((zero, zero - round(float(length))))
+            self._draw.rectangle((left, ends[0], left + max(1, step - 3), ends[1]), BAR)
+        self._draw.line((MARGIN, zero, MARGIN + step * len(shown), zero), FAINT)
+        self.y += 2 * half + 16
 
     def bars(
         self, names: Sequence[str], fractions: Sequence[float], chosen: int, until: int
@@ -111,6 +137,53 @@ class Panel:
             self._draw.rectangle((left, self.y + 2, left + length, self.y + row - 4), colour)
             self.write(right + 12, f"{100 * fraction:.1f} %", TEXT, size)
             self.y += row
+
+    def spreads(
+        self,
+        names: Sequence[str],
+        means: np.ndarray,
+        sds: np.ndarray,
+        taken: np.ndarray,
+        axes: tuple[np.ndarray, np.ndarray],
+        until: int,
+    ) -> None:
+        """Draw for each name its mean, a band of ± one sd, and what was taken, above y = `until`.
+
+        A grey track goes from the low to the high end of its axis. What lies outside is drawn beside
+        it or, if that is too far, at the edge.
+        """
+        row = min(30, (until - self.y) // len(names))
+        size = max(9, min(16, row - 4))
+        left, right = MARGIN + 100, PANEL_WIDTH - MARGIN - 150
+        for i, name in enumerate(names):
+            low, high, mean, sd = (float(x[i]) for x in (*axes, means, sds))
+            # The track takes the middle two thirds.
+            points = np.array([low, high, mean - sd, mean + sd, mean, taken[i]])
+            shares = np.clip(((points - low) / (high - low) + 0.25) / 1.5, 0.0, 1.0)
+            places = left + (right - left) * shares
+            top, bottom = self.y + 2, self.y + row - 4
+            self.write(MARGIN, name, TEXT, size)
+            self._draw.rectangle((places[0], top, places[1], bottom), TRACK)
+            self._draw.rectangle((places[2], top, places[3], bottom), SPREAD)
+            for x in places[:2]:
+                self._draw.line((x, top, x, bottom), FAINT)
+            for x, colour in ((places[4], BAR), (places[5], CHOSEN)):
+                self._draw.rectangle((x - 2, top, x + 2, bottom), colour)
+            self.write(right + 12, f"{mean:+.2f} ± {sd:.2f}", TEXT, size)
+            self.y += row
+
+    def strip(self, cells: np.ndarray) -> None:
+        """Draw rows of numbers from −1 to 1, (n_rows, n), as coloured cells, as many as fit."""
+        width = PANEL_WIDTH - 2 * MARGIN
+        shown = cells[:, :width, None]
+        zoom = width // shown.shape[1]
+        ends = np.where(shown < 0, BAR, CHOSEN)
+        colours = (TRACK + np.minimum(np.abs(shown), 1.0) * (ends - TRACK)).astype(np.uint8)
+        for row in colours:
+            image = np.broadcast_to(row.repeat(zoom, axis=0), (14, zoom * len(row), 3))
+            self._image.paste(Image.fromarray(np.ascontiguousarray(image)), (MARGIN, self.y))
+            self.y += 17
+        self.y += 8
 
     def keys(self, keys: Sequence[str], pressed: Collection[str]) -> None:
         """Draw a row of keys, the pressed ones in another colour."""
@@ -142,50 +215,12 @@ class Panel:
 
 
 class Projector:
-    """Shows a game's frames on a screen, beside a panel if there is one.
+    """Shows the frames of a game on a screen, beside a panel if there is one."""
 
-    `rate` frames a second come in. Where the screen takes fewer, some frames are left out.
-    """
-
-    def __init__(self, screen: Film | Window, rate: float, panel: np.ndarray | None = None) -> None:
+    def __init__(self, screen: Film | Window, panel: np.ndarray | None = None) -> None:
         self.panel = panel
         self._screen = screen
-        self._share = min(1.0, screen.fps / rate)  # of the frames that are shown
-        self._due = 0.0
-        self._before: np.ndarray | None = None
 
     def see(self, frame: np.ndarray) -> None:
-        """Take the game's next frame."""
-        shown = frame
-        # Sprites flicker: some are drawn in every second frame only.
-        if self._share < 1 and self._before is not None:
-            shown = np.maximum(self._before, frame)
-        self._before = frame
-        self._due += self._share
-        if self._due >= 1.0 - 1e-9:
-            self._due -= 1.0
-            picture = enlarged(shown)
-            self._screen.show(picture if self.panel is None else beside(picture, self.panel))
-
-
-class Eyes:
-    """The agent's view of a game: what it sees, how likely each action is, and the value."""
-
-    def __init__(self, action_names: Sequence[str]) -> None:
-        self._names = action_names
-        self._values: collections.deque[float] = collections.deque(maxlen=N_VALUES)
-
-    def draw(
-        self, observation: np.ndarray, probabilities: np.ndarray, action: int, value: float
-    ) -> np.ndarray:
-        """Return the panel of one decision, with the curve of the values up to it."""
-        self._values.append(value)
-        panel = Panel()
-        panel.head("what the agent sees")
-        panel.observation(observation)
-        panel.head("how likely each action is")
-        panel.bars(self._names, list(probabilities), action, until=HEIGHT - 132)
-        panel.y = HEIGHT - 120
-        panel.head(f"what it expects to be paid, discounted:  {value:+.3f}")
-        panel.course(list(self._values))
-        return panel.array()
+        picture = enlarged(frame)
+        self._screen.show(picture if self.panel is None else beside(picture, self.panel))

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from a3c.contract import Subject
+from a3c.contract import EnvDescription, Subject
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import UnsupportedEnv, describe_env
 from a3c.envs.pool import Pool, close_all
@@ -13,7 +13,7 @@ from a3c.machine import cores
 from a3c.machine.stopping import StopSignals
 from a3c.machine.tensorflow_process import hushed
 from a3c.settings import command_line
-from a3c.settings.params import BadInput, resolve_network
+from a3c.settings.params import BadInput, Params, resolve
 from a3c.store import resume, run_folder
 from a3c.store.checkpoint import UnusableCheckpoint
 
@@ -32,6 +32,22 @@ def _complain(text: str) -> None:
     print(f"train.py: {text}", file=sys.stderr)
 
 
+def subject_of(params: Params, description: EnvDescription) -> Subject:
+    """What the network of a run is made for; `params` are resolved."""
+    subject = Subject(
+        params.env_id,
+        params.preprocessing,
+        str(params.network),
+        description.observation_shape,
+        description.n_actions,
+        policy=params.policy_sd if description.is_continuous else "categorical",
+        lstm_units=params.lstm_units,
+    )
+    if subject.network != "mlp":
+        return subject
+    return subject._replace(hidden_units=params.hidden_units, activation=params.activation)
+
+
 def _start(argv: Sequence[str], signals: StopSignals, open_things: contextlib.ExitStack) -> int:
     # Everything that can be refused comes before the first file is written.
     asked = command_line.parse(argv, lambda note: _complain(f"note: {note}"))
@@ -45,10 +61,9 @@ def _start(argv: Sequence[str], signals: StopSignals, open_things: contextlib.Ex
         asked = resumption.parsed
     cores.use(asked.params.cores)
     description = describe_env(asked.params)
-    parsed = resolve_network(asked, description.kind)
+    parsed = resolve(asked, description.kind, description.is_continuous)
     params, n_envs = parsed.params, parsed.params.envs_per_worker
-    shape, n_actions = description.observation_shape, description.n_actions
-    subject = Subject(params.env_id, params.preprocessing, str(params.network), shape, n_actions)
+    subject = subject_of(params, description)
     timeout, is_stopped = params.env_timeout_seconds, signals.stop.is_set
     fleet = Fleet(params.n_workers, n_envs, timeout, is_stopped, restarts_a_minute=10)
     if resumption:

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from a3c.agent import network
+from a3c.agent import moments, network
 from a3c.agent.learner import Learner, LocalNetwork
 from a3c.agent.shared import SharedState
 from a3c.agent.worker import MainThreadLink, Worker
@@ -54,10 +54,12 @@ def train(
 
 def build_shared(params: Params, subject: Subject, start: Start) -> SharedState:
     """Make the shared state with which the run starts."""
-    shapes = network.weight_shapes(subject.network, subject.observation_shape, subject.n_actions)
     generator = seeding.generator(params.seed, seeding.Purpose.WEIGHTS)
-    weights = network.initial_weights(shapes, params.initial_weights, generator)
-    shared = SharedState(weights, params, start.counts)
+    weights = network.initial_weights(
+        network.weight_shapes(subject), params.initial_weights, generator, params.initial_sd
+    )
+    first_moments = moments.initial(params, subject.observation_shape)
+    shared = SharedState(weights, params, start.counts, first_moments)
     if start.checkpoint:
         try:
             shared.restore(start.checkpoint.snapshot)
@@ -71,7 +73,8 @@ def build_workers(run: Run, pools: Sequence[Pool]) -> list[Worker]:
     params, shared = run.params, run.shared
     start = time.monotonic()
     run.log.say("tracing the network's functions")
-    learner = Learner(shared, params, pools[0].observations)  # all pools have this shape
+    # All pools have this shape.
+    learner = Learner(shared, params, run.subject, pools[0].observations)
     run.log.say(f"traced in {time.monotonic() - start:.1f} s")
     main = MainThreadLink(run.signals.stop, run.reports.put)
     workers = []

@@ -5,7 +5,6 @@ every wake interval, and saves a checkpoint at every checkpoint interval.
 """
 
 import collections
-import dataclasses
 import math
 import pathlib
 import queue
@@ -23,10 +22,10 @@ from a3c.agent.shared import SharedState
 from a3c.agent.worker import EnvRestart, Failure, Report, Worker
 from a3c.contract import Game, Position, Subject
 from a3c.machine import cores
-from a3c.machine.appending import one_line
+from a3c.machine.appending import counted, one_line
 from a3c.machine.stopping import StopSignals, kept_from_new_threads
 from a3c.play.evaluator import Evaluated, EvaluationFailed, Evaluator
-from a3c.settings.params import Params
+from a3c.settings.params import Params, as_in_json
 from a3c.store import checkpoint, logs
 from a3c.store.resume import GAMES_IN_MEAN, Start
 from a3c.store.run_folder import RunFolder
@@ -117,7 +116,10 @@ class Watch:
             return 1
         n = self._shared.counters.read()
         ending = "stopped" if self._run.signals.received else "finished"
-        self._log.say(f"{ending} at {n.steps:,} steps, {n.updates:,} updates, {n.games:,} games")
+        self._log.say(
+            f"{ending} at {counted(n.steps, 'step')}, {counted(n.updates, 'update')},"
+            f" {counted(n.games, 'game')}"
+        )
         return self._run.signals.exit_status if self._is_saved else 1
 
     def _take_reports(self, seconds: float) -> None:
@@ -171,7 +173,7 @@ class Watch:
             snapshot, position = self._shared.snapshot(self._read_position)
             path = checkpoint.path_of(run.folder.checkpoints, snapshot.counts.steps)
             self._log.sync()
-            as_dict = dataclasses.asdict(self._params)
+            as_dict = as_in_json(self._params)
             saved = checkpoint.Checkpoint(path, run.subject, as_dict, snapshot, position)
             run.folder.save(saved)
         except OSError as error:

@@ -59,6 +59,8 @@ def parse(
     given = vars(found)
     path, folder = given.pop("config", None), given.pop("resume", None)
     prints = given.pop("print_config", False)
+    if "env_id" not in given and isinstance(given.get("hidden_units", [0])[-1], str):
+        given["env_id"] = given["hidden_units"].pop()  # a list takes all words that follow it
     given = {name: taken(name, value) for name, value in given.items()}
     if folder is not None:
         if path is not None or prints:
@@ -67,7 +69,7 @@ def parse(
             )
         params.check_text("--resume", folder)
         return Resume(folder, given)
-    parsed = _together({} if path is None else config.read(path, tell), given)
+    parsed = together({} if path is None else config.read(path, tell), given)
     if parsed.sources["env_id"] == "config" and ":" in parsed.params.env_id:
         asked = f"{path} asks for {parsed.params.env_id}, which runs the code of a module"
         raise BadInput(f"{asked}: if you trust it, name it on the command line too")
@@ -82,7 +84,7 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def _together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
+def together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
     """The defaults, overridden by the preset, --config and the command line, in this order."""
     preset = PRESETS[(asked | given).get("preset", KNOBS["preset"].default)]
     values: dict[str, Any] = {}
@@ -154,11 +156,12 @@ def _parser() -> argparse.ArgumentParser:
             add(f"--{name}", action="store_true", help=_help(name))
         else:
             kind = TYPES[name][0]
-            metavar = {int: "N", float: "X", str: "TEXT"}[kind]
+            metavar = {int: "N", float: "X", str: "TEXT", tuple: "N"}[kind]
             if knob.choices:
                 metavar = "{" + ",".join(knob.choices) + "}"
             read = str if kind is str else _number
-            add(flag(name), metavar=metavar, type=read, help=_help(name))
+            n_values: Any = {"nargs": "+"} if kind is tuple else {}
+            add(flag(name), metavar=metavar, type=read, help=_help(name), **n_values)
     for name, (group, value, help) in COMMANDS.items():
         takes: Any = {"metavar": value} if value else {"action": "store_true"}
         groups[group].add_argument(name, help=help, **takes)
@@ -178,4 +181,4 @@ def _help(name: str) -> str:
     knob = KNOBS[name]
     defaults = ", ".join(filter(None, [f"default {shown(knob.default)}", differing(name)]))
     notes = "; ".join(filter(None, [defaults, knob.unit, knob.source]))
-    return f"{knob.help} [{notes}]".replace("%", "%%")
+    return f"{knob.help} [{notes}]"

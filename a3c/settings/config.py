@@ -29,7 +29,7 @@ def read(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
     try:
         if file.is_dir():
             file /= "args.json"
-        text = file.read_text(encoding="utf-8")
+        text = file.read_bytes().decode()
         if file.suffix != ".json":
             return _of_toml(text)
         record = json.loads(text)
@@ -79,13 +79,14 @@ def _asked_of(record: dict[str, Any]) -> dict[str, Any]:
     if values.get(LR_END) == values.get("n_steps"):
         follow.add(LR_END)
     named = {name for name in sources if sources[name] in _NAMED}
-    return {
+    asked = {
         name: taken(name, values[name])
         for name in values.keys() & KNOBS.keys() - OF_ONE_RUN
-        if name in named or (name not in follow and values[name] != ours[name])
+        if name in named or name not in follow
     }
+    return {name: value for name, value in asked.items() if name in named or value != ours[name]}
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    path.stem: _of_toml(path.read_text(encoding="utf-8")) for path in PRESET_FILES
+    path.stem: _of_toml(path.read_bytes().decode()) for path in PRESET_FILES
 }

@@ -18,6 +18,8 @@ PRESET_FILES = sorted(pathlib.Path(__file__).parent.glob("presets/*.toml"))
 MAX_ENVS = 1024  # each may be a process of its own
 NONE = "none"  # unsets a flag, on the command line and in files
 LR_END = "lr_decay_to_zero_by_n_steps"
+# Flags for images that ask for what vectors get anyway.
+_AS_VECTORS_ARE = ("no_clip_rewards", "no_end_on_life_loss")
 # Control characters, and surrogates except those that stand for a path's bytes that are not UTF-8.
 _NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]")
 
@@ -30,6 +32,8 @@ UPDATE = "the update"
 OPTIMIZER = "the optimizer"
 NETWORK = "the network"
 IMAGES = "image observations (vector observations use none of these)"
+VECTORS = "vector observations (images use none of these)"
+CONTINUOUS = "continuous actions (discrete actions use none of these)"
 CKPTS = "checkpoints"
 EVALUATION = "evaluation during training, by the protocol of published scores"
 LOGS = "the run folder, logs and debugging"
@@ -63,12 +67,12 @@ class Params:
     # fmt: off
     env_id: str = _knob(
         RUN, dataclasses.MISSING, "", OCD,
-        "a Gymnasium id with discrete actions; module:Id imports the module first, which runs its"
-        " code")
+        "a Gymnasium id; module:Id imports the module first, which runs its code")
     preset: str = _knob(
         RUN, "ocd", "", OURS,
         "the settings to start from; --config and other flags override them: ocd (OCD A3C's), paper"
-        " (the paper's network, its author's settings), wide (fastest for Atari), cartpole",
+        " (the paper's network, its author's settings), wide (fastest for Atari), cartpole,"
+        " mujoco (continuous control); paper-lstm and wide-lstm add a memory to theirs",
         choices=tuple(path.stem for path in PRESET_FILES), changes_training=False)
     n_workers: int = _knob(
         RUN, 1, "threads", OCD, "worker threads; the paper uses 16 (§8)", within=(1, MAX_ENVS))
@@ -139,6 +143,10 @@ class Params:
         NETWORK, "glorot", "", f"{OCD}; {MAIL}",
         "how to draw initial weights: glorot (uniform), torch (as Torch 7 does) or orthogonal",
         choices=("glorot", "torch", "orthogonal"))
+    lstm_units: int = _knob(
+        NETWORK, 0, "cells", "paper §5.1, §9",
+        "cells of an LSTM after the last hidden layer, which gives the policy a memory; mlp has one for"
+        " the policy and one for the value; 0: none", within=(0, 4096))
 
     preprocessing: str = _knob(
         IMAGES, "generic", "", OCD,
@@ -152,9 +160,35 @@ class Params:
     no_end_on_life_loss: bool = _knob(
         IMAGES, False, "", OURS, "do not end an episode when a life is lost")
 
+    hidden_units: tuple[int, ...] = _knob(
+        VECTORS, (64, 64), "units", f"{OURS}; paper §9",
+        "units of each hidden layer of mlp, such as 200, or 64 64 for two layers, at most 16; policy and"
+        " value each have such layers", within=(1, 10_000))
+    activation: str = _knob(
+        VECTORS, "tanh", "", f"{OURS}; paper §9", "activation of mlp's hidden layers: tanh or relu",
+        choices=("tanh", "relu"))
+    normalize_observations: bool = _knob(
+        VECTORS, False, "", OURS,
+        "subtract the mean of all observations so far and divide by their standard deviation")
+    scale_rewards: bool = _knob(
+        VECTORS, False, "", OURS,
+        "divide rewards by the standard deviation of the discounted sum of rewards so far")
+    max_episode_steps: int | None = _knob(
+        VECTORS, None, "agent steps", OURS,
+        "time limit of an episode; none: the environment's own", within=(1, 10**9))
+
+    policy_sd: str = _knob(
+        CONTINUOUS, "per_dimension", "", f"{OURS}; paper §9",
+        "standard deviation of the actions: per_dimension learns one for each dimension of an action,"
+        " in all states the same; per_state computes one for all dimensions from the state",
+        choices=("per_dimension", "per_state"))
+    initial_sd: float = _knob(
+        CONTINUOUS, 1.0, "units of an action", OURS, "standard deviation of the actions at the start",
+        within=(1e-3, 1e3))
+
     load_ckpt: str | None = _knob(
         CKPTS, None, "", OCD,
-        "start a new run from this checkpoint, or from the newest one in this folder", changes_training=False)
+        "start a new run from this checkpoint, or from the newest undamaged one in this folder", changes_training=False)
     ckpt_interval_seconds: float = _knob(
         CKPTS, 300.0, "seconds", OCD, "time between two checkpoints", within=(0.01, 1e9), anew=True)
     keep_ckpts: int = _knob(
@@ -200,7 +234,8 @@ class ParsedParams(NamedTuple):
 
 KNOBS: dict[str, Knob] = {f.name: f.metadata["knob"] for f in dataclasses.fields(Params)}
 TYPES: dict[str, tuple[type, ...]] = {
-    name: typing.get_args(hint) or (hint,) for name, hint in typing.get_type_hints(Params).items()
+    name: (tuple,) if hint == tuple[int, ...] else typing.get_args(hint) or (hint,)
+    for name, hint in typing.get_type_hints(Params).items()
 }
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
 
@@ -218,6 +253,8 @@ def taken(name: str, value: Any) -> Any:
     knob, types = KNOBS[name], TYPES[name]
     if value == NONE and {type(None), bool} & {*types}:
         return None if type(None) in types else False
+    if types == (tuple,):
+        return _taken_list(name, value)
     if type(value) in (int, float):
         # A larger number could not be converted, nor printed in a message.
         if not abs(value) < 10**18:
@@ -238,6 +275,20 @@ def taken(name: str, value: Any) -> Any:
     if isinstance(value, str):
         check_text(flag(name), value)
     return value
+
+
+def _taken_list(name: str, value: Any) -> tuple[int, ...]:
+    knob = KNOBS[name]
+    assert knob.within is not None
+    low, high = knob.within
+    numbers = list(value) if isinstance(value, list | tuple) else []
+    if not 1 <= len(numbers) <= 16 or not all(type(n) is int and low <= n <= high for n in numbers):
+        given = " ".join(map(repr, value)) if isinstance(value, list | tuple) else repr(value)
+        raise BadInput(
+            f"--{name} must be 1 to 16 whole numbers between {shown(low)} and {shown(high)},"
+            f" not {given[:100] or 'nothing'}"
+        )
+    return tuple(numbers)
 
 
 def check(params: Params) -> None:
@@ -270,8 +321,12 @@ def check_text(shown: str, text: str) -> None:
         raise BadInput(f"{shown} {text!r} contains control characters or broken ones")
 
 
-def resolve_network(parsed: ParsedParams, kind: str) -> ParsedParams:
-    """Choose the network for observations of a kind, which is "image" or "vector"."""
+def resolve(parsed: ParsedParams, kind: str, is_continuous: bool = False) -> ParsedParams:
+    """Choose the network for observations of a kind, which is "image" or "vector".
+
+    A flag that somebody asked for and that this environment has no use for is a BadInput. If a preset
+    sets such a flag, it has no effect.
+    """
     params, sources = parsed
     network, source = params.network, sources["network"]
     if network is None or (source == "preset" and kind == "vector"):
@@ -283,17 +338,36 @@ def resolve_network(parsed: ParsedParams, kind: str) -> ParsedParams:
         fitting = "nature or small" if network == "mlp" else "mlp"
         given = f"--network {network} does not fit the {kind} observations of {params.env_id}"
         raise BadInput(f"{given}: use {fitting}")
-    if kind == "vector":
-        # The other two image flags ask for what vectors get anyway.
-        for name, harmless in (("preprocessing", None), ("max_n_noops", 0)):
-            if sources[name] in ("command line", "config") and getattr(params, name) != harmless:
-                raise BadInput(f"--{name} is for images, but {params.env_id} gives vectors")
+    without_use = {IMAGES: f"is for images, but {params.env_id} gives vectors"}
+    if kind == "image":
+        without_use = {VECTORS: f"is for vectors, but {params.env_id} gives images"}
+    if not is_continuous:
+        without_use[CONTINUOUS] = (
+            f"is for continuous actions, but {params.env_id} has discrete ones"
+        )
+    for name, knob in KNOBS.items():
+        is_asked = sources[name] in ("command line", "config") and name not in _AS_VECTORS_ARE
+        # A flag that is off asks for nothing.
+        if knob.group in without_use and is_asked and getattr(params, name):
+            raise BadInput(f"--{name} {without_use[knob.group]}")
     return ParsedParams(dataclasses.replace(params, network=network), sources)
+
+
+def kept_moments(params: Params) -> list[str]:
+    """Of what a run with these resolved parameters keeps a running mean and variance."""
+    kept = {"observations": params.normalize_observations, "returns": params.scale_rewards}
+    return [name for name, is_kept in kept.items() if is_kept and params.network == "mlp"]
+
+
+def as_in_json(params: Params) -> dict[str, Any]:
+    """The values by name, as they come back from a file of JSON, which has no tuples."""
+    values = dataclasses.asdict(params).items()
+    return {name: list(x) if isinstance(x, tuple) else x for name, x in values}
 
 
 def to_json(parsed: ParsedParams) -> dict[str, dict[str, Any]]:
     """What args.json records of the parameters."""
-    return {"params": dataclasses.asdict(parsed.params), "sources": dict(parsed.sources)}
+    return {"params": as_in_json(parsed.params), "sources": dict(parsed.sources)}
 
 
 def from_json(content: Any) -> ParsedParams:
@@ -318,6 +392,8 @@ def shown(value: Any) -> str:
     """A value in a short form that people read easily: 1e-4, 10_000_000, off."""
     if value is None or isinstance(value, bool):
         return {None: "none", False: "off", True: "on"}[value]
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
     if isinstance(value, float):
         if 0 < value < 1e-2 or value >= 1e6:
             mantissa, exponent = f"{value:e}".split("e")

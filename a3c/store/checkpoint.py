@@ -1,8 +1,8 @@
 """A checkpoint on the disk: one file, `ckpt-<steps>.safetensors`.
 
-Its arrays are the shared state at one moment: `weights/<name>`, and RMSProp's statistics,
-`mean_squares/<name>`, which a published agent lacks. Its metadata hold one JSON text under the key
-`a3c`:
+Its arrays are the shared state at one moment: `weights/<name>`; RMSProp's statistics,
+`mean_squares/<name>`, which a published agent lacks; and, if the run keeps running moments,
+`moments/<name>_n`, `_mean` and `_squares`. Its metadata hold one JSON text under the key `a3c`:
 
     format_version   subject   params   counts   position   checksum
 
@@ -24,10 +24,18 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from a3c.contract import Counts, Position, Snapshot, Subject, WorkerPosition
+from a3c.contract import Counts, Moments, Position, Snapshot, Subject, WorkerPosition
 from a3c.machine.appending import one_line, write_atomically
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (2, 3)
+# What a subject of version 2 lacks. At that time there was no choice.
+_ADDED_IN_3 = {
+    "policy": "categorical",
+    "hidden_units": [64, 64],
+    "activation": "tanh",
+    "lstm_units": 0,
+}
 KEY = "a3c"  # of the JSON in the file's metadata
 SUFFIX = ".safetensors"
 _NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})" + re.escape(SUFFIX))
@@ -98,6 +106,9 @@ def write(checkpoint: Checkpoint) -> None:
         for part in ("weights", "mean_squares")
         for name, array in getattr(checkpoint.snapshot, part).items()
     }
+    for name, moments in checkpoint.snapshot.moments.items():
+        for part, value in moments._asdict().items():
+            tensors[f"moments/{name}_{part}"] = np.asarray(value, order="C")
     for name, array in tensors.items():
         if not np.isfinite(array).all():  # `read` would refuse it
             raise OSError(f"{name} holds a number that is not finite")
@@ -139,9 +150,10 @@ def _content_of(data: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("it is not a checkpoint of this project")
     version = content.get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
+    if type(version) is not int or version not in READABLE_VERSIONS:
         raise OtherVersion(
-            f"its format_version is {str(version)[:40]!r}; this revision reads {FORMAT_VERSION}"
+            f"its format_version is {str(version)[:40]!r};"
+            f" this revision reads {' and '.join(map(str, READABLE_VERSIONS))}"
         )
     return content
 
@@ -158,13 +170,18 @@ def _checked(
     path: pathlib.Path, content: dict[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> Checkpoint:
     """The checkpoint that a file holds; ValueError where `write` cannot have written it."""
+    if content["format_version"] == 2 and isinstance(content.get("subject"), dict):
+        content["subject"] = _ADDED_IN_3 | content["subject"]
     for name, form in _FORMS.items():
         if name not in content or not _has_form(content[name], form):
             raise ValueError(f"its {name} is missing or of the wrong type")
-    parts: dict[str, dict[str, np.ndarray]] = {"weights": {}, "mean_squares": {}}
+    parts: dict[str, dict[str, np.ndarray]] = {"weights": {}, "mean_squares": {}, "moments": {}}
     for full_name, array in tensors.items():
         part, _, name = full_name.partition("/")
-        if part not in parts or array.dtype != np.float32:
+        dtype: Any = np.float32
+        if part == "moments":
+            dtype = np.int64 if name.endswith("_n") else np.float64
+        if part not in parts or array.dtype != dtype:
             raise ValueError(f"it holds {full_name} of type {array.dtype}")
         if not np.isfinite(array).all():
             raise ValueError(f"{full_name} holds a number that is not finite")
@@ -176,11 +193,35 @@ def _checked(
         position = position._replace(workers=workers)
     return Checkpoint(
         path,
-        subject._replace(observation_shape=tuple(subject.observation_shape)),
+        subject._replace(
+            observation_shape=tuple(subject.observation_shape),
+            hidden_units=tuple(subject.hidden_units),
+        ),
         content["params"],
-        Snapshot(Counts(**content["counts"]), parts["weights"], parts["mean_squares"]),
+        Snapshot(
+            Counts(**content["counts"]),
+            parts["weights"],
+            parts["mean_squares"],
+            _moments(subject, parts["moments"]),
+        ),
         position,
     )
+
+
+def _moments(subject: Subject, arrays: Mapping[str, np.ndarray]) -> dict[str, Moments]:
+    found, left = {}, dict(arrays)
+    for name, shape in (("observations", tuple(subject.observation_shape)), ("returns", ())):
+        parts = [f"{name}_{part}" for part in Moments._fields]
+        if left.keys() >= {*parts}:
+            n, mean, squares = map(left.pop, parts)
+            if n.shape or {mean.shape, squares.shape} != {shape}:
+                raise ValueError(f"its moments of {name} have the wrong shape")
+            if int(n) not in _COUNT or (squares < 0).any():
+                raise ValueError(f"its moments of {name} are out of range")
+            found[name] = Moments(int(n), mean, squares)
+    if left:
+        raise ValueError(f"it holds moments/{min(left)}, which is unknown or lacks its other parts")
+    return found
 
 
 # A form is a type, a range of integers, a list of one form, an object of named forms ({str: form}:
@@ -203,6 +244,10 @@ _FORMS: dict[str, Any] = {
         **dict.fromkeys(("env_id", "preprocessing", "network"), str),
         "observation_shape": [_COUNT[1:]],
         "n_actions": _COUNT[1:],
+        "policy": ("categorical", "per_dimension", "per_state"),
+        "hidden_units": [_COUNT[1:]],
+        "activation": ("tanh", "relu"),
+        "lstm_units": _COUNT,
     },
     "params": dict,
     "counts": dict.fromkeys(Counts._fields, _COUNT),
@@ -251,6 +296,12 @@ def find(path: pathlib.Path) -> pathlib.Path:
     hint = f"; revision {OLD_FORM_IS_READ_BY} reads those of TensorFlow's form" if is_old else ""
     where = f"in {folder}" if path.is_dir() else f"at {path}"
     raise UnusableCheckpoint(f"no checkpoint {where}{hint}")
+
+
+def read_newest(path: pathlib.Path) -> tuple[Checkpoint, Sequence[str]]:
+    """Read the checkpoint of this path; of a folder, the newest whole one, as `newest_whole` does."""
+    newest = find(path)
+    return (read(path), []) if newest == path else newest_whole(newest.parent)
 
 
 def newest_whole(folder: pathlib.Path) -> tuple[Checkpoint, Sequence[str]]:

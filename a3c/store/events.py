@@ -33,7 +33,7 @@ class Events:
             # TensorBoard drops this step and all after it, but only at the second start that it
             # sees: it takes the first for the start of the run, for which we write none.
             start = SessionLog(status=SessionLog.START)
-            heads += [Event(wall_time=now, step=n_steps_resumed_at + 1, session_log=start)] * 2
+            heads += [Event(step=n_steps_resumed_at + 1, session_log=start)] * 2
         name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}"
         self.file = Appender(folder / name)
         self.file.write(b"".join(map(_record, heads)))

@@ -24,7 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from a3c.contract import Game
-from a3c.machine.appending import Appender, survive_loss_of
+from a3c.machine.appending import Appender, counted, survive_loss_of
 from a3c.settings.params import Params
 from a3c.store.events import Events
 from a3c.store.resume import Start
@@ -132,7 +132,7 @@ class RunLog:
     def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
         if not self._bar.disable:
             with survive_loss_of(self._console):
-                postfix = f"{n_games} games, last 100: {mean_100:.1f}"
+                postfix = f"{counted(n_games, 'game')}, last 100: {mean_100:.1f}"
                 self._bar.set_postfix_str(postfix, refresh=False)
                 self._bar.update(n_steps - self._bar.n)
 
@@ -155,7 +155,7 @@ class RunLog:
             self.say(
                 f"{figures['misc/steps']:,.0f} steps  "
                 f"{figures['misc/steps_per_second']:.0f} steps/s  "
-                f"{figures['rl/episodes']:.0f} games  "
+                f"{counted(figures['rl/episodes'], 'game')}  "
                 f"last 100: {figures['rl/episode_reward_mean_100']:.2f}"
             )
 

@@ -142,26 +142,23 @@ def read_run(path: pathlib.Path) -> Run:
     )
 
 
-def read_progress(folder: pathlib.Path, names: Sequence[str]) -> Progress | None:
-    """Columns of a run's progress.csv, plain or zipped; None where it lacks one of them."""
+def read_progress(folder: pathlib.Path) -> Progress:
+    """A run's progress.csv, plain or zipped."""
     plain, zipped = folder / PROGRESS, folder / f"{PROGRESS}.gz"
-    text = read_text(zipped if zipped.is_file() and not plain.is_file() else plain)
-    return parse_progress(text, names)
+    return parse_progress(read_text(zipped if zipped.is_file() and not plain.is_file() else plain))
 
 
-def parse_progress(text: str, names: Sequence[str]) -> Progress | None:
-    """Read columns of a progress.csv's text; None where it lacks one of them."""
+def parse_progress(text: str) -> Progress:
+    """Read a progress.csv's text."""
     head, *lines = text.split("\n")
-    columns = head.strip().split(",")
-    if not set(names) <= set(columns):
-        return None
+    names = head.strip().split(",")
     # After the last line's end there is nothing, or a row that was cut.
     words = ["its last line is cut off: left out"] if lines and lines.pop().strip() else []
-    rows = [row for line in lines if len(row := _numbers_in(line)) == len(columns)]
+    rows = [row for line in lines if len(row := _numbers_in(line)) == len(names)]
     if n_bad := len(lines) - len(rows):
         words.append(f"left out lines that are no rows: {n_bad}")
-    table = np.array(rows, dtype=float).reshape(-1, len(columns))
-    return Progress({name: table[:, columns.index(name)] for name in names}, words)
+    table = np.array(rows, dtype=float).reshape(-1, len(names))
+    return Progress(dict(zip(names, table.T, strict=True)), words)
 
 
 def _numbers_in(line: str) -> list[float]:

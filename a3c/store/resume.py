@@ -19,7 +19,7 @@ from a3c.contract import Counts, Position, Subject
 from a3c.machine.appending import cut_lines
 from a3c.settings import command_line
 from a3c.settings.config import OF_ONE_RUN
-from a3c.settings.params import KNOBS, BadInput, Params, ParsedParams
+from a3c.settings.params import KNOBS, BadInput, Params, ParsedParams, as_in_json, kept_moments
 from a3c.store import checkpoint, run_folder
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 from a3c.store.games import parse_game
@@ -27,7 +27,6 @@ from a3c.store.reading import read_run
 from a3c.store.run_folder import RunArgs, RunFolder
 
 GAMES_IN_MEAN = 100
-_TAIL_BYTES = 2**16  # of monitor.csv, where a game has some 50
 # Settings that follow from how a run began: args.json and its checkpoints may differ in them.
 _OF_ITS_START = {"log_dir", "run_name", "load_ckpt", "lr_decay_to_zero_by_n_steps"}
 
@@ -69,19 +68,24 @@ def begin(params: Params, subject: Subject) -> Start:
     """A new run's start, from the checkpoint that --load_ckpt names if there is one."""
     if params.load_ckpt is None:
         return Start(t_start=time.time())
-    found = checkpoint.read(checkpoint.find(pathlib.Path(params.load_ckpt)))
+    found, problems = checkpoint.read_newest(pathlib.Path(params.load_ckpt))
     found.check_fits(subject)
     if found.n_steps >= params.n_steps:
         raise BadInput(
             f"{found.path} is at {found.n_steps:,} steps:"
             f" --n_steps {params.n_steps:,}, which counts them too, leaves none to train"
         )
-    lines = [f"restored {found.path} at {found.n_steps:,} steps"]
+    lines = [f"{problem}; the one before is used" for problem in problems]
+    lines.append(f"restored {found.path} at {found.n_steps:,} steps")
     if not found.snapshot.mean_squares:
         lines.append("it holds weights only: RMSProp's statistics start anew")
+    kept, held = kept_moments(params), found.snapshot.moments
+    words = "running mean and variance of"
+    lines += [f"it holds no {words} {name}: they start anew" for name in kept if name not in held]
+    lines += [f"its {words} {name} are not used" for name in held if name not in kept]
     lines += [
         f"  {name}: {found.params[name]!r} there, {value!r} here"
-        for name, value in dataclasses.asdict(params).items()
+        for name, value in as_in_json(params).items()
         if name not in OF_ONE_RUN and name in found.params and found.params[name] != value
     ]
     return Start(found, t_start=time.time(), lines=lines)
@@ -175,9 +179,10 @@ def _check_files(folder: pathlib.Path) -> None:
 
 def _check_same_run(folder: RunFolder, args: RunArgs, found: Checkpoint) -> None:
     """Compare args.json, which carries no checksum, with the checkpoint's own record."""
+    values = as_in_json(args.params)
     for name, saved in found.params.items():
         if name in KNOBS and not KNOBS[name].anew and name not in _OF_ITS_START:
-            value = getattr(args.params, name)
+            value = values[name]
             if value != saved or type(value) is not type(saved):
                 raise BadInput(
                     f"{folder.path / run_folder.ARGS} has {name} {value!r}, but {found.path} has"
@@ -187,6 +192,8 @@ def _check_same_run(folder: RunFolder, args: RunArgs, found: Checkpoint) -> None
     n_envs = [len(worker.next_games) for worker in position.workers] if position else None
     if n_envs != [p.envs_per_worker] * p.n_workers:
         raise UnusableCheckpoint(f"{found.path} has other numbers of workers or environments")
+    if kept_moments(p) != [*found.snapshot.moments]:
+        raise UnusableCheckpoint(f"{found.path} has other running means and variances")
 
 
 def cut_back(run: Resumption, begun: Start, argv: Sequence[str]) -> Start:
@@ -234,8 +241,6 @@ def cut_back(run: Resumption, begun: Start, argv: Sequence[str]) -> Start:
 
 def _last_games(path: pathlib.Path) -> list[tuple[float, int, float]]:
     """Score, length and seconds of the last games; a line that is no whole row is left out."""
-    with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-        _, *lines = file.read().decode(errors="replace").split("\n")  # the first may be cut
+    _, *lines = path.read_bytes().decode(errors="replace").split("\n")
     games = [game for line in lines if (game := parse_game(line, 3))]
     return [(score, int(length), t) for score, length, t in games[-GAMES_IN_MEAN:]]

@@ -174,10 +174,10 @@ def open_existing(path: pathlib.Path) -> RunFolder:
     """Lock the folder of a run that is to be resumed."""
     if not os.path.isfile(path / ARGS):
         raise BadInput(f"{path} is no run folder: it has no {ARGS}")
-    return RunFolder(path, _lock(path))
+    return RunFolder(path, lock(path))
 
 
-def _lock(folder: pathlib.Path) -> TextIO:
+def lock(folder: pathlib.Path) -> TextIO:
     path = folder / LOCK
     try:
         # Do not make a missing lock, follow a link or wait for a pipe.
@@ -229,7 +229,7 @@ def read_args(folder: str | os.PathLike[str]) -> RunArgs:
     try:
         if path.stat().st_size > MAX_ARGS_BYTES or not path.is_file():
             raise ValueError("it is no file of ours")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_bytes())
         json.dumps(content, allow_nan=False)  # it may have to be written again
         if not isinstance(content, dict) or not isinstance(content.get("environment"), dict):
             raise ValueError("it does not describe the environment")
@@ -272,14 +272,14 @@ def _claim(folder: pathlib.Path, texts: Mapping[str, str]) -> TextIO:
         for name, text in texts.items():
             # Creation is exclusive, and args.json is first: of two runs that found the same folder
             # empty, one gets it.
-            with open(folder / name, "x", encoding="utf-8", errors="surrogateescape") as file:
+            with open(folder / name, "xb") as file:
                 made.append(folder / name)
-                file.write(text and text + "\n")
+                file.write((text and text + "\n").encode("utf-8", "surrogateescape"))
                 file.flush()
                 os.fsync(file.fileno())
         (folder / "checkpoints").mkdir()
         made.append(folder / "checkpoints")
-        return _lock(folder)
+        return lock(folder)
     except BaseException as error:
         for path in reversed(made):
             with contextlib.suppress(OSError):  # a parent that another run now uses

@@ -1,5 +1,6 @@
 """The debug log: every tensor is written whole and read back to the bit, and it is what trained."""
 
+import collections
 import io
 import pathlib
 import subprocess
@@ -14,8 +15,9 @@ import tensorflow as tf
 
 from a3c.agent import debug_dump
 from a3c.agent.debug_dump import Damaged, Record
+from a3c.settings.params import Params
 from a3c.store import checkpoint, run_folder
-from tests.tools import oracle, oracle_replay, processes
+from tests.tools import oracle, oracle_replay, processes, recorded_runs
 
 
 def lines_of(capfd: pytest.CaptureFixture[str], *arrays: np.ndarray, update: int = 7) -> list[str]:
@@ -57,11 +59,15 @@ LINES = [
     b"A3C-DUMP update=0 purpose=act name=observations dtype=uint8 shape=1,2,2 [0 10 255 7]\n",
     b"A3C-DUMP update=0 purpose=train name=actions dtype=int32 shape=3,1 [-2 0 5]\n",
     b"A3C-DUMP update=12 purpose=train name=returns dtype=float32 shape=2 [-0.25 1e-05]\n",
+    b"A3C-DUMP update=3 purpose=moments name=mean dtype=float64 shape=2 [-0.1 1e+300]\n",
+    b"A3C-DUMP update=3 purpose=moments name=n dtype=int64 shape= [12345678901]\n",
 ]
 ARRAYS = [
     np.array([[[0, 10], [255, 7]]], np.uint8),
     np.array([[-2], [0], [5]], np.int32),
     np.array([-0.25, 1e-5], np.float32),
+    np.array([-0.1, 1e300]),
+    np.array(12345678901),
 ]
 
 
@@ -72,22 +78,22 @@ def assert_equal(record: Record | Damaged, array: np.ndarray) -> None:
 
 
 def test_a_round_trip_returns_every_bit(capfd):
-    """Analytic: 20,000 random float32, with nan and infinities, but for the two exceptions."""
+    """Analytic: 20,000 random floats of each size, with nan and infinities, but for the two exceptions."""
     rng = np.random.default_rng(0)
-    limits = np.finfo(np.float32)
-    extremes = [limits.max, limits.min, limits.tiny, limits.smallest_subnormal, np.inf, 0.0, 1 / 3]
-    floats = np.concatenate(
-        [
-            rng.integers(0, 2**32, 20_000, np.uint32).view(np.float32),
-            np.array([*extremes, *(-number for number in extremes)], np.float32),
-        ]
-    )
-    expected = floats.copy()
-    expected[np.abs(floats) < limits.tiny] *= 0  # its sign stays
-    expected[np.isnan(floats)] = np.nan
-    assert 100 < np.count_nonzero(expected.view(np.uint32) != floats.view(np.uint32)) < 400
-    arrays = [
-        expected,
+    written, arrays = [], []
+    for kind, bits in ((np.float32, np.uint32), (np.float64, np.uint64)):
+        limits = np.finfo(kind)
+        extremes = [limits.max, limits.tiny, limits.smallest_subnormal, np.inf, 0.0, 1 / 3]
+        drawn = rng.integers(0, np.iinfo(bits).max, 20_000, bits).view(kind)
+        floats = np.array([*drawn, *extremes, *(-number for number in extremes)], kind)
+        expected = floats.copy()
+        expected[np.abs(floats) < limits.tiny] *= 0  # its sign stays
+        expected[np.isnan(floats)] = np.nan
+        n_exceptions = np.count_nonzero(expected.view(bits) != floats.view(bits))
+        assert 10 < n_exceptions < 400
+        written.append(floats)
+        arrays.append(expected)
+    others = [
         rng.integers(0, 256, (5, 1, 84, 84, 4), np.uint8),
         rng.integers(-(2**31), 2**31, (7, 2), np.int32),
         np.array([-(2**31), -1, 0, 2**31 - 1], np.int32),
@@ -96,10 +102,11 @@ def test_a_round_trip_returns_every_bit(capfd):
         np.array(7, np.uint8),
         np.array([42], np.uint8),
         np.empty((3, 0), np.float32),
+        np.array([-(10**17), 0, 10**18 - 1]),
     ]
-    lines = lines_of(capfd, floats, *arrays[1:], update=3)
+    lines = lines_of(capfd, *written, *others, update=3)
     records = read_all("".join(line + "\n" for line in lines).encode())
-    for i, (record, array) in enumerate(zip(records, arrays, strict=True)):
+    for i, (record, array) in enumerate(zip(records, arrays + others, strict=True)):
         assert record[:5] == (i + 1, i + 1, 3, "train", f"array{i}")
         assert_equal(record, array)
 
@@ -113,12 +120,12 @@ def test_foreign_lines_are_skipped():
     assert first[:5] == (1, 2, 0, "act", "observations")
     assert second[:5] == (2, 6, 0, "train", "actions")
     assert third[:5] == (3, 7, 12, "train", "returns")
-    for record, array in zip((first, second, third), ARRAYS, strict=True):
+    for record, array in zip((first, second, third), ARRAYS[:3], strict=True):
         assert_equal(record, array)
     assert read_all(b"") == read_all(b"".join(foreign)) == []
 
 
-@pytest.mark.parametrize("i", range(3))
+@pytest.mark.parametrize("i", range(5))
 def test_damage_at_any_place_is_found(i):
     """Analytic: a foreign character anywhere in a line, and a last line cut anywhere; the lines around them are read,
     and numbered as if there were no damage."""
@@ -158,6 +165,8 @@ def test_damage_at_any_place_is_found(i):
         # What Python would take for a float, and what does not fit into float32.
         *((2, b"1e-05", x, "no float32") for x in (b"1_0", b"+1", b"0x1", b"infinity", b"1,5")),
         *((2, b"1e-05", x, "no float32") for x in (b"e", b"1e+39", b"1e+400")),
+        (3, b"1e+300", b"1e+309", "no float64"),
+        (4, b"12345678901", b"1234567890123456789", "no int64"),
         # Found by fuzzing: types and names that no dump has, and sides that no array can have.
         (2, b"shape=2", b"shape=2" + b",1" * 103, "head"),
         (2, b"shape=2", b"shape=0,999999999999999999,999999999999999999", ""),
@@ -175,7 +184,7 @@ def test_what_does_not_fit_is_named_with_its_reason(i, before, after, problem):
     assert len(found.problem) < 200
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float32", "float64"])
 def test_parsing_a_line_takes_8_times_its_length_at_most(dtype):
     """Analytic: for numbers of one digit."""
     n_bytes = 2**20
@@ -237,6 +246,12 @@ TRAIN = processes.ROOT / "train.py"
 # lowers the learning rate.
 PONG = ["--preset", "paper", "--n_steps", "500", "tests.tools.toys:toys/ShortPong-v0"]
 CARTPOLE = ["--n_steps", "500", "CartPole-v1"]
+# Memory, continuous actions and running statistics; a time limit ends games within rollouts.
+PENDULUM = [
+    *("--preset", "paper", "--policy_sd", "per_state", "--hidden_units", "8", "--lstm_units", "4"),
+    *("--normalize_observations", "--scale_rewards", "--max_episode_steps", "12"),
+    *("--n_steps", "500", "Pendulum-v1"),
+]
 
 
 class Update(NamedTuple):
@@ -246,6 +261,8 @@ class Update(NamedTuple):
     last: list[np.ndarray]
     train: dict[str, np.ndarray]
     bootstrap: np.ndarray
+    # What else there is, in order: states of act and last, raw observations and rewards, moments.
+    more: dict[str, list[np.ndarray]]
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +275,7 @@ def runs(tmp_path_factory) -> Iterator[dict[str, pathlib.Path]]:
         "pong without": plain + PONG,
         "cartpole": debug + CARTPOLE,
         "cartpole without": plain + CARTPOLE,
+        "pendulum": debug + PENDULUM,
     }
     folders = {name: tmp_path_factory.mktemp("outside") for name in commands}
     with processes.dispositions():
@@ -275,7 +293,7 @@ def runs(tmp_path_factory) -> Iterator[dict[str, pathlib.Path]]:
 
 @pytest.fixture(scope="module")
 def updates(runs) -> dict[str, list[Update]]:
-    return {name: updates_of(runs[name] / "stderr") for name in ("pong", "cartpole")}
+    return {name: updates_of(runs[name] / "stderr") for name in ("pong", "cartpole", "pendulum")}
 
 
 def updates_of(log: pathlib.Path) -> list[Update]:
@@ -284,17 +302,19 @@ def updates_of(log: pathlib.Path) -> list[Update]:
         for record in debug_dump.read(file):
             assert isinstance(record, Record), record
             if record.update == len(found):
-                found.append(Update([], [], {}, np.empty(0)))
+                found.append(Update([], [], {}, np.empty(0), collections.defaultdict(list)))
             assert record.update == len(found) - 1
-            match record.purpose:
-                case "act":
+            match record.purpose, record.name:
+                case "act", "observations":
                     found[-1].acted.append(record.array)
-                case "last":
+                case "last", "observations":
                     found[-1].last.append(record.array)
-                case "train":
+                case "train", _:
                     found[-1].train[record.name] = record.array
-                case "bootstrap":
+                case "bootstrap", "observations":
                     found[-1] = found[-1]._replace(bootstrap=record.array)
+                case purpose, name:
+                    found[-1].more[f"{purpose} {name}"].append(record.array)
     return found
 
 
@@ -386,26 +406,81 @@ def assert_same_targets(
         assert not np.array_equal(last, rollout.observations[t + 1])
 
 
+def replay_of(run: pathlib.Path, is_continuous: bool = False) -> oracle_replay.Replay:
+    """The oracle before a run's first update."""
+    params = run_folder.read_args(run / "run").params
+    parts = (tensors(run, 0, part) for part in ("weights", "mean_squares"))
+    return oracle_replay.Replay(params, *parts, is_continuous)
+
+
+def assert_same_weights(run: pathlib.Path, ours: oracle_replay.Replay, n_updates: int) -> None:
+    """Those after so many updates, within the bound, which is narrow: all weights moved much farther."""
+    start, kept = tensors(run, 0, "weights"), np.load(run / "weights.npz")
+    bounds = ours.bounds["weights"]
+    errors = ours.errors("weights", {n: kept[f"{n_updates - 1}/{n}"] for n in start})
+    assert {n for n in start if not np.max(errors[n] / bounds[n]) <= 1} == set(), n_updates
+    if n_updates == 20:
+        moved = {n: np.abs(w - start[n]).max() for n, w in ours.oracle.weights.items()}
+        assert {n: bounds[n].max() for n in start if bounds[n].max() > 0.2 * moved[n]} == {}
+        # The run's last checkpoint holds the weights after its last update.
+        for n, weight in tensors(run, 500, "weights").items():
+            np.testing.assert_array_equal(weight, kept[f"20/{n}"])
+
+
 @pytest.mark.parametrize("name", ["cartpole", "pong"])
 def test_the_log_gives_the_weights_after_each_update(runs, updates, name):
     """Parity: returns, advantages, values and weights of 20 updates, by the oracle from the run's first checkpoint,
     its args.json and its log, within oracle_replay's bound."""
-    run, kept = runs[name], np.load(runs[name] / "weights.npz")
-    start = tensors(run, 0, "weights")
-    params = run_folder.read_args(run / "run").params
-    ours = oracle_replay.Replay(params, start, tensors(run, 0, "mean_squares"))
+    ours = replay_of(runs[name])
     for i, update in enumerate(updates[name][:20]):
         rollout = rollout_of(update)
         assert_same_targets(ours, rollout, update)
         ours.update(rollout)
-        bounds = ours.bounds["weights"]
-        errors = ours.errors("weights", {n: kept[f"{i}/{n}"] for n in start})
-        assert {n for n in start if not np.max(errors[n] / bounds[n]) <= 1} == set(), i
-    # The bound is narrow: all weights moved much farther.
-    moved = {n: np.abs(w - start[n]).max() for n, w in ours.oracle.weights.items()}
-    assert {n: bounds[n].max() for n in start if bounds[n].max() > 0.2 * moved[n]} == {}
-    # The run's last checkpoint holds the weights after its last update.
-    for n, weight in tensors(run, 500, "weights").items():
-        np.testing.assert_array_equal(weight, kept[f"20/{n}"])
+        assert_same_weights(runs[name], ours, i + 1)
     if name == "pong":
         assert sum(len(update.last) for update in updates[name]) >= 2
+
+
+def recorded(params: Params, updates: list[Update]) -> recorded_runs.Run:
+    """What the log says of a run whose environment never terminates, from what is raw in it."""
+    first_seen, steps = updates[0].more["raw observations"][0], []
+    for update in updates:
+        raw, rewards = (iter(update.more[f"raw {name}"]) for name in ("observations", "rewards"))
+        seen = next(raw)
+        for action, goes_on in zip(update.train["actions"], update.train["continues"], strict=True):
+            last = {} if goes_on.all() else {0: next(raw)[0]}
+            seen = next(raw)
+            never = np.zeros(1, bool)
+            steps.append(recorded_runs.Step(action, next(rewards), never, goes_on == 0, seen, last))
+        assert [*raw, *rewards] == []
+    return recorded_runs.Run(params, first_seen, steps, {}, {})
+
+
+def test_the_log_gives_the_weights_with_memory_and_running_statistics(runs, updates):
+    """Parity: weights of 20 updates, by the oracle from raw observations and rewards alone; and what the log has of
+    moments, of what was normalised and scaled, and of what was remembered."""
+    ours = replay_of(runs["pendulum"], is_continuous=True)
+    run = recorded(run_folder.read_args(runs["pendulum"] / "run").params, updates["pendulum"][:20])
+    raw = run.seen()
+    for i, rollout in enumerate(oracle_replay.rollouts(run, ours)):
+        update = updates["pendulum"][i]
+        for name in ("observations", "rewards", "states"):
+            expected = getattr(rollout, name)[: len(update.train[name])]
+            np.testing.assert_allclose(update.train[name], expected, rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(np.stack(update.acted), update.train["observations"])
+        states = update.more["act state"]
+        assert len(states) == 5
+        np.testing.assert_array_equal(states[0], update.train["states"][0])
+        for t in np.flatnonzero(update.train["continues"][:-1] == 0):
+            np.testing.assert_array_equal(states[t + 1], 0)
+        n, mean, squares = (
+            update.more[f"moments observations_{part}"][0] for part in ("n", "mean", "squares")
+        )
+        assert n == update.more["moments returns_n"][0] == 5 * i
+        if i:
+            seen = raw[: 5 * i, 0].astype(np.float64)
+            np.testing.assert_allclose(mean, seen.mean(axis=0), rtol=1e-9)
+            np.testing.assert_allclose(squares / n, seen.var(axis=0), rtol=1e-9)
+        ours.update(rollout)
+        assert_same_weights(runs["pendulum"], ours, i + 1)
+    assert sum(len(update.last) for update in updates["pendulum"][:20]) == 8

@@ -10,7 +10,8 @@ from a3c.agent import kernels, network, optimizer
 from a3c.agent.learner import Learner
 from a3c.agent.shared import SharedState
 from a3c.settings.params import Params
-from tests.tools.crews import make_shared, numpy_weights, params_with, random_rollout
+from tests.tools.agents import FORGETFUL, subject_of
+from tests.tools.crews import SUBJECT, make_shared, numpy_weights, params_with, random_rollout
 
 # Activations that acting has computed
 
@@ -19,7 +20,8 @@ from tests.tools.crews import make_shared, numpy_weights, params_with, random_ro
 def test_computed_activations_give_the_same_gradients(name: str) -> None:
     """Analytic: to the bit. Other activations give other gradients, so they are not computed again."""
     shape = (5,) if name == "mlp" else (84, 84, 4)
-    shapes = network.weight_shapes(name, shape, 4)
+    subject = subject_of(name, shape, 4)
+    shapes = network.weight_shapes(subject)
     weights = network.initial_weights(shapes, "torch", np.random.default_rng(0))
     weights = {key: tf.constant(value) for key, value in weights.items()}
     seen = np.random.default_rng(1).integers(0, 256, (3, *shape))
@@ -29,8 +31,8 @@ def test_computed_activations_give_the_same_gradients(name: str) -> None:
     def gradients(computed: kernels.Activations | None) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            predictions = network.forward(name, weights, x, computed)
-            loss = tf.reduce_sum(tf.sin(predictions.logits)) + tf.reduce_sum(predictions.values**2)
+            predictions = network.forward(subject, weights, x, FORGETFUL, computed)
+            loss = tf.reduce_sum(tf.sin(predictions.outputs)) + tf.reduce_sum(predictions.values**2)
         activations.update(predictions.activations)
         return tape.gradient(loss, weights)
 
@@ -110,10 +112,10 @@ def test_bound_functions_do_what_traced_ones_do(no_xla: bool) -> None:
     moved = []
     for bind in (kernels.bound, functools.partial):
         shared = make_shared(100, rmsprop_epsilon=0.1)
-        learner = Learner(shared, params_with(no_xla=no_xla), rollout.observations)
+        learner = Learner(shared, params_with(no_xla=no_xla), SUBJECT, rollout.observations)
         local = {name: tf.Variable(weight) for name, weight in shared.weights.items()}
         act, learn = bind(learner.act, local), bind(learner.learn, local)
-        acted = [act(seen) for seen in rollout.observations[:-1]]
+        acted = [act(seen, rollout.states[0]) for seen in rollout.observations[:-1]]
         norm = learn(rollout, np.float32(0.01), [activations for _, activations in acted])
         figures = {"outputs": acted[0][0].numpy(), "norm": norm.numpy()}
         figures |= {name: x.numpy() for name, x in acted[0][1].items()}
@@ -130,5 +132,5 @@ def test_without_the_private_name_a_function_is_called_as_usual() -> None:
         return weights + x
 
     assert kernels.bound(renamed, 1)(2) == 3
-    learner = Learner(make_shared(100), params_with(), random_rollout(3).observations)
+    learner = Learner(make_shared(100), params_with(), SUBJECT, random_rollout(3).observations)
     assert not isinstance(kernels.bound(learner.act, {}), functools.partial)

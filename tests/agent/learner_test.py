@@ -11,7 +11,9 @@ from a3c.settings.params import Params
 from tests.tools import oracle, oracle_replay
 from tests.tools.crews import (
     IMAGE_SHAPES,
+    IMAGE_SUBJECT,
     SHAPES,
+    SUBJECT,
     act_and_learn,
     assert_same_weights,
     calls_of,
@@ -26,6 +28,8 @@ from tests.tools.crews import (
 from tests.tools.fakes import NumberedEnvs
 
 SEEN = NumberedEnvs(4, 2).observations
+MLP = oracle.Network("mlp")
+STATE = np.zeros((2, 0), np.float32)  # of networks without an LSTM
 IMAGES = np.zeros((4, 2, 84, 84, 4), np.uint8)
 
 
@@ -41,7 +45,7 @@ def test_an_update_equals_the_same_in_float64(reduction: str, limit: float) -> N
     shared = make_shared(100, max_grad_norm=limit)
     local = make_local(shared, SEEN, params)
     ours = oracle.Oracle(
-        "mlp",
+        MLP,
         numpy_weights(shared.weights),
         numpy_weights(shared.mean_squares),
         oracle_replay.hyperparameters(params),
@@ -69,10 +73,10 @@ def test_acting_gives_outputs_and_values_of_the_local_weights() -> None:
         local = make_local(make_shared(100), SEEN, params_with(no_xla=no_xla))
         x = random_rollout(5).observations[0]
         for _ in range(2):
-            expected = oracle.forward("mlp", float64(local.weights), x)
-            outputs, values, _ = local.act(x)
+            expected = oracle.forward(MLP, float64(local.weights), x)
+            outputs, values, *_ = local.act(x, STATE)
             np.testing.assert_allclose(outputs, expected["policy"], rtol=1e-4, atol=1e-6)
-            for given in (values, local.evaluate_last(x)):
+            for given in (values, local.evaluate_last(x, STATE)):
                 np.testing.assert_allclose(given, expected["value"][:, 0], rtol=1e-4, atol=1e-6)
             act_and_learn(local, random_rollout(6), 0.1)
 
@@ -91,13 +95,13 @@ def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
         np.testing.assert_array_equal(a, b)
 
     w, h = float64(shared.weights), oracle_replay.hyperparameters(params)
-    expected = oracle.gradients("mlp", w, oracle.Rollout(*rollout), h)
+    expected = oracle.gradients(MLP, w, oracle.Rollout(*rollout), h)
     norms = {
         part: oracle.global_norm({n: g for n, g in expected.items() if n.startswith(part)})
         for part in ("policy", "value", "")
     }
-    targets = oracle.targets("mlp", w, oracle.Rollout(*rollout), 0.9)
-    seen = oracle.forward("mlp", w, rollout.observations[:-1].reshape(6, -1))
+    targets = oracle.targets(MLP, w, oracle.Rollout(*rollout), 0.9)
+    seen = oracle.forward(MLP, w, rollout.observations[:-1].reshape(6, -1))
     of_losses = oracle.losses(seen["policy"], seen["value"], oracle.Rollout(*rollout), h, targets)
     loss_policy = of_losses.policy - 0.3 * of_losses.entropy
     figures = {
@@ -163,7 +167,7 @@ def test_learning_from_some_images_is_learning_from_so_many() -> None:
     """Parity: two of three environments in the function for any number, and in the one for two."""
     params = params_with(network="small", steps_per_update=1)
     rollout = random_rollout(9, 1, 3, images=True, ends=False)
-    some = Rollout(*(part[:, [0, 2]] for part in rollout))
+    some = rollout.of_envs(np.array([True, False, True]))
     assert_moved_alike(moved_by(some, params, anew=True, n_envs=3), moved_by(some, params))
 
 
@@ -177,7 +181,9 @@ def test_few_rows_are_not_multiplied_out(n_steps: int, n_envs: int, is_product: 
     params = params_with(network="small", steps_per_update=n_steps)
     rollout = random_rollout(9, n_steps, n_envs, images=True, ends=False)
     assert_moved_alike(moved_by(rollout, params), moved_by(rollout, params, anew=True))
-    learner = Learner(make_shared(100, shapes=IMAGE_SHAPES), params, rollout.observations)
+    learner = Learner(
+        make_shared(100, shapes=IMAGE_SHAPES), params, IMAGE_SUBJECT, rollout.observations
+    )
     n_whole = []
     for function in (learner.learn, learner.learn_anew):
         products = [x for x in function.graph.get_operations() if x.type == "MatMul"]
@@ -189,7 +195,7 @@ def test_few_rows_are_not_multiplied_out(n_steps: int, n_envs: int, is_product: 
 @pytest.mark.parametrize("options", [{"no_xla": False}, {}, {"no_xla": False, "debug": True}])
 def test_acting_alone_is_compiled_unless_told_or_debugging(options: dict[str, bool]) -> None:
     """Analytic: by TensorFlow's attribute of each function, because the results hardly differ."""
-    learner = Learner(make_shared(100), params_with(**options), SEEN)
+    learner = Learner(make_shared(100), params_with(**options), SUBJECT, SEEN)
     for name in ("act", "evaluate_last", "learn", "learn_anew", "measure"):
         is_compiled = getattr(learner, name).function_def.attr["_XlaMustCompile"].b
         acts = name in ("act", "evaluate_last")
@@ -199,7 +205,7 @@ def test_acting_alone_is_compiled_unless_told_or_debugging(options: dict[str, bo
 def test_learning_goes_forward_for_the_last_observations_alone() -> None:
     """Analytic: learning computes the two convolutions once, and learning anew also for the rollout."""
     params = params_with(network="small")
-    learner = Learner(make_shared(100, shapes=IMAGE_SHAPES), params, IMAGES)
+    learner = Learner(make_shared(100, shapes=IMAGE_SHAPES), params, IMAGE_SUBJECT, IMAGES)
     n_convolutions = [
         [operation.type for operation in function.graph.get_operations()].count("Conv2D")
         for function in (learner.act, learner.learn, learner.learn_anew)
@@ -215,7 +221,7 @@ def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> 
 
     def outputs(local: LocalNetwork) -> np.ndarray:
         return np.concatenate(
-            [*(part.ravel() for part in local.act(x)[:2]), local.evaluate_last(x)]
+            [*(part.ravel() for part in local.act(x, STATE)[:2]), local.evaluate_last(x, STATE)]
         )
 
     at_start = outputs(other)
@@ -276,7 +282,7 @@ def test_debug_dumps_all_that_the_network_was_fed(capfd: pytest.CaptureFixture[s
             expected.append((n_updates, purpose, "observations", arguments[0]))
         elif name == "learn":
             rollout = arguments[0]
-            fields = (rollout.observations[:-1], *rollout[1:], None, None, None)
+            fields = (rollout.observations[:-1], *rollout[1:4], None, None, None)
             expected += [(n_updates, "train", *pair) for pair in zip(train, fields, strict=True)]
             expected.append((n_updates, "bootstrap", "observations", rollout.observations[-1]))
             n_updates += 1

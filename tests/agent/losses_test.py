@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import losses, policy
+from a3c.agent import losses
+from a3c.agent.policy import Categorical
 from tests.tools import oracle
 
 
@@ -46,6 +47,7 @@ def losses_of(
     logits: object, values: object, actions: object, returns: object, **settings: object
 ) -> losses.Losses:
     settings = {"entropy_bonus": 0.01, "value_loss_coef": 0.5, "loss_reduction": "mean"} | settings
+    policy = Categorical(N_ACTIONS)
     log_probabilities = policy.log_probabilities(logits, actions)
     return losses.a3c_losses(
         log_probabilities, policy.entropies(logits), values, returns, **settings

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from a3c.agent import network
 from tests.tools import oracle
+from tests.tools.agents import FORGETFUL, subject_of
 
 IMAGE = (84, 84, 4)
 
@@ -18,7 +19,7 @@ def random_weights(
     """Weights, biases too, that make every layer's output about as large as its input."""
     generator = np.random.default_rng(seed)
     weights = {}
-    for key, shape in network.weight_shapes(name, observation_shape, n_actions).items():
+    for key, shape in network.weight_shapes(subject_of(name, observation_shape, n_actions)).items():
         scale = np.sqrt(2 / np.prod(shape[:-1])) if key.endswith("kernel") else 0.1
         weights[key] = (scale * generator.standard_normal(shape)).astype(np.float32)
     return weights
@@ -29,8 +30,8 @@ def test_weights_have_the_shapes_of_the_published_networks(
     name: str, seen: tuple[int, ...]
 ) -> None:
     """Parity: the oracle's, which its own test counts by hand, in the order of the forward pass."""
-    assert list(network.weight_shapes(name, seen, 6).items()) == list(
-        oracle.weight_shapes(name, seen, 6).items()
+    assert list(network.weight_shapes(subject_of(name, seen, 6)).items()) == list(
+        oracle.weight_shapes(oracle.Network(name), seen, 6).items()
     )
 
 
@@ -47,20 +48,21 @@ def assert_computes_what_the_oracle_does(name: str, observations: np.ndarray) ->
     watched = {key: tf.constant(weight) for key, weight in weights.items()}
     with tf.GradientTape() as tape:
         tape.watch(watched)
-        predictions = network.forward(name, watched, tf.constant(observations))
-        loss = tf.reduce_sum(tf.sin(predictions.logits)) + tf.reduce_sum(predictions.values**2)
-    assert predictions.logits.shape == (len(observations), 6)
+        subject = subject_of(name, observations.shape[1:], 6)
+        predictions = network.forward(subject, watched, tf.constant(observations), FORGETFUL)
+        loss = tf.reduce_sum(tf.sin(predictions.outputs)) + tf.reduce_sum(predictions.values**2)
+    assert predictions.outputs.shape == (len(observations), 6)
     assert predictions.values.shape == (len(observations),)
 
     in_float64 = {key: weight.astype(np.float64) for key, weight in weights.items()}
-    expected = oracle.forward(name, in_float64, observations)
-    heads = {"policy": predictions.logits, "value": predictions.values}
+    expected = oracle.forward(oracle.Network(name), in_float64, observations)
+    heads = {"policy": predictions.outputs, "value": predictions.values}
     for layer, x in (predictions.activations | heads).items():
         assert_close(x, expected[layer], layer)
     for layer in predictions.activations:
         assert 0.1 < (expected[layer] > 0).mean() < 0.9  # or a rectifier would not be tested
     slopes = np.cos(expected["policy"]), 2 * expected["value"]
-    gradients = oracle.backward(name, in_float64, expected, *slopes)
+    gradients = oracle.backward(oracle.Network(name), in_float64, expected, *slopes)
     for key, gradient in tape.gradient(loss, watched).items():
         assert_close(gradient, gradients[key], key)
 
@@ -84,7 +86,7 @@ def test_a_uniform_scheme_fills_its_interval_evenly(
     name: str, shape: tuple[int, ...], scheme: str
 ) -> None:
     """Analytic: glorot within ±√(6/(fan_in+fan_out)), biases 0; torch within ±1/√fan_in, biases too."""
-    shapes = network.weight_shapes(name, shape, 6)
+    shapes = network.weight_shapes(subject_of(name, shape, 6))
     weights = network.initial_weights(shapes, scheme, np.random.default_rng(5))
     assert {key: w.shape for key, w in weights.items()} == shapes
     for key, values in weights.items():
@@ -115,7 +117,7 @@ def assert_uniform(values: np.ndarray, limit: float) -> None:
 
 def orthogonal(name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
     """Each kernel of such a network as a matrix without its gain, with more rows than columns."""
-    shapes = network.weight_shapes(name, shape, 6)
+    shapes = network.weight_shapes(subject_of(name, shape, 6))
     if name == "nature":  # its one large layer takes seconds, and shows no more than small's
         shapes = {key: s for key, s in shapes.items() if not key.startswith("dense")}
     weights = network.initial_weights(shapes, "orthogonal", np.random.default_rng(7))

@@ -33,7 +33,9 @@ def test_a_workers_step_depends_on_the_statistics_that_another_left() -> None:
 
     hyperparameters = oracle_replay.hyperparameters(params_with(**flags))
     first, second = (
-        oracle.gradients("mlp", start, oracle.Rollout(*random_rollout(i)), hyperparameters)
+        oracle.gradients(
+            oracle.Network("mlp"), start, oracle.Rollout(*random_rollout(i)), hyperparameters
+        )
         for i in (0, 1)
     )
     settings = {"learning_rate": RATE, "decay": DECAY, "epsilon": EPSILON}

@@ -15,9 +15,11 @@ from a3c.agent.worker import EnvRestart, Failure
 from a3c.contract import Counts, Game, Replaced, Snapshot, Step
 from a3c.machine.stopping import Stopped
 from tests.tools import oracle, oracle_replay
+from tests.tools.agents import FORGETFUL
 from tests.tools.crews import (
     N_ACTIONS,
     SHAPES,
+    SUBJECT,
     TIMEOUT_SECONDS,
     Crew,
     act_and_learn,
@@ -87,7 +89,8 @@ def test_a_rollout_holds_what_was_seen_done_and_paid() -> None:
     np.testing.assert_allclose(rewards, steps[:, None] + actions / 10 + [0, 100], rtol=1e-6)
     np.testing.assert_array_equal(continues[:, 0], np.ones(12))
     np.testing.assert_array_equal(continues[:, 1], steps != 4)
-    assert [r.dtype for r in rollouts[0]] == [np.float32, np.int32, np.float32, np.float32]
+    types = [np.float32, np.int32, np.float32, np.float32, np.float32]
+    assert [part.dtype for part in rollouts[0]] == types
     # The game that ended at step 4 is reported with the steps of the update that learned from it.
     assert crew.of_kind(Game) == [Game(0, 1, score=4, length=5, ended_at=0.0, step=12)]
     assert crew.shared.counters.read() == Counts(steps=24, updates=4, games=1, frames=envs.n_frames)
@@ -111,7 +114,7 @@ def test_a_truncation_is_paid_the_value_it_hides_and_a_termination_is_not() -> N
 
     def value(i: int, *observation: int) -> float:
         x = np.array([observation], np.float32) / 8
-        return network.forward("mlp", weights[i], tf.constant(x)).values.numpy()[0]
+        return network.forward(SUBJECT, weights[i], tf.constant(x), FORGETFUL).values.numpy()[0]
 
     expected = np.zeros((2, 3, 3))
     expected[0, 1, 1] = 0.9 * value(0, 1, 0, 2)
@@ -171,7 +174,7 @@ def test_an_update_leaves_out_what_broke(reduction: str) -> None:
     params = params_with(loss_reduction=reduction, max_grad_norm=1e9, rmsprop_epsilon=1.0)
     shared = make_shared(24, max_grad_norm=1e9, rmsprop_epsilon=1.0)
     ours = oracle.Oracle(
-        "mlp",
+        oracle.Network("mlp"),
         numpy_weights(shared.weights),
         numpy_weights(shared.mean_squares),
         oracle_replay.hyperparameters(params),
@@ -347,7 +350,7 @@ def test_a_snapshot_of_working_workers_is_of_one_moment() -> None:
     taker.join(TIMEOUT_SECONDS)
     assert not crew.of_kind(Failure)
     assert len(taken) == 10
-    for (counts, weights, mean_squares), of_positions in taken:
+    for (counts, weights, mean_squares, _), of_positions in taken:
         assert counts.steps == of_positions == 3 * counts.updates
         for array in (*weights.values(), *mean_squares.values()):
             np.testing.assert_array_equal(array, np.full(array.shape, counts.updates, np.float32))

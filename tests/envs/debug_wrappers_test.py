@@ -40,6 +40,34 @@ def test_each_image_of_a_stack_has_the_numbers_of_its_two_frames():
     game.close()
 
 
+def test_what_flickers_is_not_lost_where_frames_are_left_out():
+    """Analytic: every fourth picture has the blocks of two frames; if all are shown, of one."""
+    some: list[np.ndarray] = []
+    every: list[np.ndarray] = []
+    for pictures, fraction in ((some, 0.25), (every, 1.0)):
+        game = debug_wrappers.WatchFrames(
+            toys.Numbers(), pictures.append, fraction, has_sprites=True
+        )
+        game.reset()
+        for _ in range(11):
+            game.step(0)
+    assert [toys.read_numbers(picture) for picture in some] == [{2, 3}, {6, 7}, {10, 11}]
+    assert [toys.read_numbers(picture) for picture in every] == [{n} for n in range(12)]
+
+
+@pytest.mark.parametrize(("rate", "fps"), [(60, 60), (60, 15), (50, 15), (240, 60), (125, 15.625)])
+def test_the_right_share_of_frames_is_drawn(rate, fps):
+    """Analytic: over ten seconds, at most one more or less, evenly spaced; the others are not drawn."""
+    toy, drawn, shown = toys.Painted("rgb_array"), [], []
+    game = debug_wrappers.WatchFrames(toy, shown.append, fps / rate)
+    toy.render = lambda: drawn.append(toy._n_steps) or np.zeros((2, 2, 3), np.uint8)
+    for _ in range(10 * rate):
+        game.step(np.zeros(2))
+    assert abs(len(drawn) - 10 * fps) <= 1
+    assert len(shown) == len(drawn)
+    assert len(set(np.diff(drawn))) <= 2
+
+
 @pytest.mark.parametrize("shape", [(210, 160, 3), (84, 84, 3)])
 def test_every_number_looks_different(shape):
     """Analytic: no two numbers give the same picture, not even after preprocessing."""

@@ -1,13 +1,14 @@
 """Tests of a3c/envs/fleet.py: how many processes a run has, who shares one, how often one may break."""
 
 import os
+import resource
 import types
 
 import pytest
 
 from a3c.envs import fleet as fleet_module
 from a3c.envs.fleet import Fleet
-from a3c.envs.process import EnvProcess
+from a3c.envs.process import EnvError, EnvProcess
 
 
 def test_restarts_are_limited_by_the_minute(monkeypatch):
@@ -50,3 +51,15 @@ def test_the_processes_use_every_core(monkeypatch, n_cores, n_workers, n_envs, n
     assert [process._n_shares for process in different] == (shares or [1] * len(different))
     in_order = [process for process in different for _ in range(process._n_shares)]
     assert [process for of_worker in processes for process in of_worker] == in_order
+
+
+def test_just_enough_open_files_are_enough(monkeypatch):
+    """Analytic: three for each of eight processes, and 64; the limit is raised to what is allowed."""
+    limits = [64, 87]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.__setitem__(slice(2), new))
+    with pytest.raises(EnvError, match="8 environment processes take 88 open files"):
+        Fleet(n_workers=8)
+    limits[1] = 88
+    Fleet(n_workers=8)
+    assert limits == [88, 88]

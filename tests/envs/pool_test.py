@@ -1,5 +1,6 @@
 """Tests of a3c/envs/pool.py: a worker's environments, stepped together; what breaks is replaced."""
 
+import contextlib
 import os
 import signal
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from a3c.envs import pool as pool_module
+from a3c.envs.fleet import Fleet
 from a3c.envs.make import make_env
 from a3c.envs.process import EnvError, EnvProcess
 from a3c.machine.stopping import StopFlag, Stopped
@@ -16,6 +18,7 @@ from tests.tools.pools import (
     DeadlyMemory,
     is_running,
     lose_patience,
+    make_pool,
     opened,
     pids_of,
     sharing,
@@ -36,6 +39,31 @@ def test_other_slots_are_left_alone():
         envs.reset(slot=1)
         envs.step(np.array([0, 0]), slot=2)
         assert envs.observations[:, :, 0].tolist() == [[-1, -1], [0, 0], [1, 1]]
+
+
+def test_whoever_watches_sees_each_frame_before_its_step_returns():
+    """Analytic: every second frame of one game, whose brightness tells its number; what seeing raises
+    is raised.
+    """
+    seen: list[np.ndarray] = []
+    fleet = Fleet(see=seen.append, fraction_seen=0.5)
+    with contextlib.closing(make_pool(Params(TOY + "Painted-v0"), 0, [0], 2, fleet)) as envs:
+        envs.reset(0)
+        for n in range(1, 21):
+            step = envs.step(np.zeros((1, 2)), 1)
+            assert [picture.shape for picture in seen] == [(40, 40, 3)] * ((n + 1) // 2)
+        assert step.truncated.all()  # and no picture of another game
+        assert [set(picture.flat) for picture in seen] == [{10 * n} for n in range(1, 21, 2)]
+
+    def refuse(picture: np.ndarray) -> None:
+        raise InterruptedError
+
+    fleet = Fleet(see=refuse)
+    with contextlib.closing(make_pool(Params(TOY + "ShortNumbers-v0"), 0, [0], 2, fleet)) as envs:
+        with pytest.raises(InterruptedError):
+            envs.reset(0)
+        (pid,) = pids_of(envs)
+    assert not is_running(pid)
 
 
 def test_the_next_game_is_after_those_that_ended_in_the_no_ops_of_their_start():
@@ -101,6 +129,36 @@ def test_a_process_that_is_killed_is_replaced_with_all_its_environments():
         assert [game[:4] for game in games] == [(1, 0, 0, 5), (1, 1, 50, 5)]
         assert envs.n_frames == 5 * 2 + 4 * 2
         assert envs.next_games == [1, 1, 3, 3]
+
+
+def test_continuous_actions_go_to_their_environments_also_after_one_was_replaced():
+    """Analytic: a row of float32 for each, which only the environment clips; the toy overwrites its
+    own copy. The process of environment 1 is killed before the second step.
+    """
+    with opened(TOY + "Pushes-v0", 2, restarts=1) as envs:
+        assert (envs._rows.actions.shape, envs._rows.actions.dtype) == ((2, 2), np.float32)
+        envs.reset(0)
+        actions = np.array([[-0.5, 7], [-3, 1.25]], np.float32)
+        assert envs.step(actions, 1).rewards.tolist() == [106.5, 100.25]
+        os.kill(pids_of(envs)[1], signal.SIGKILL)
+        broken = envs.step(actions, 0)
+        assert [[*replaced.envs] for replaced in envs.take_replaced()] == [[1]]
+        assert broken.rewards.tolist() == [106.5, 0]
+        assert envs.step(actions, 1).rewards.tolist() == [106.5, 100.25]
+        np.testing.assert_array_equal(envs._rows.actions, actions)
+        assert actions.tolist() == [[-0.5, 7], [-3, 1.25]]
+
+
+def test_a_time_limit_of_ours_keeps_the_true_last_observation():
+    """Analytic: Vector has no limit of its own; cut off at its third step, it has shown three steps."""
+    with opened(TOY + "Vector-v0", max_episode_steps=3) as envs:
+        envs.reset(0)
+        steps = [envs.step(ONE, 0) for _ in range(3)]
+        assert [bool(step.truncated[0]) for step in steps] == [False, False, True]
+        assert not steps[-1].terminated[0]
+        assert envs.final_observations.tolist() == [[3, 0]]
+        assert envs.observations[0].tolist() == [[0, 1]]
+        assert [game.length for game in steps[-1].games] == [3]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import threading
 import time
 import types
 from multiprocessing import resource_tracker
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from a3c.envs import process as process_module
 from a3c.envs.pool import close_all
 from a3c.envs.process import EnvError, EnvProcess
-from a3c.envs.serve import BELL, STEP
+from a3c.envs.serve import ANSWER, BELL, STEP
 from a3c.machine.stopping import SIGNALS
 from tests.tools.pools import DEADLINE_SECONDS, TOY, is_running, opened, pids_of, wait_for_end
 from tests.tools.processes import state_parent_and_session, wait_until
@@ -118,15 +119,22 @@ def test_the_server_is_started_by_one_thread_alone(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "n_envs"), [(TOY + "Vector-v0", 3), ("PongNoFrameskip-v4", 2)], ids=["built", "not"]
 )
-def test_close_ends_every_process(name, n_envs):
-    """Analytic: none is left when it returns, built or not; a second close does no harm."""
+def test_close_ends_every_process(monkeypatch, name, n_envs):
+    """Analytic: none is left when it returns, built or not, nor anything to do when Python ends; a second
+    close does no harm.
+    """
+    at_exit: set[Any] = set()
+    fake = types.SimpleNamespace(register=at_exit.add, unregister=at_exit.discard)
+    monkeypatch.setattr(process_module, "atexit", fake)
     with opened(name, n_envs) as envs:
         pids = pids_of(envs)
         if n_envs == 3:
             envs.reset(0)
         assert all(map(is_running, pids))
+        assert at_exit
         envs.close()
         assert not any(map(is_running, pids))
+        assert not at_exit
 
 
 def test_closing_takes_one_moment_however_many_cannot_listen(monkeypatch):
@@ -240,9 +248,10 @@ def test_answers_that_arrive_in_pieces():
     with opened(TOY + "Vector-v0") as envs:
         (connection,) = envs._connections
         connection.hang_up()
-        connection._socket = Pieces(BELL.pack(False, len(text)) + text + BELL.pack(False, 9) + text)
+        whole = ANSWER.pack(BELL, len(text)) + text
+        connection._socket = Pieces(whole + ANSWER.pack(BELL, 9) + text)
         assert connection.receive() == [game]
-        connection._socket = Pieces(BELL.pack(False, 99) + text)
+        connection._socket = Pieces(ANSWER.pack(BELL, 99) + text)
         with pytest.raises(EnvError, match="died"):
             connection.receive()
 

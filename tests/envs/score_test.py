@@ -8,8 +8,7 @@ from tests.tools import toys
 
 def test_score_and_length_of_whole_games():
     """Analytic: rewards 1 + 2 + ... of every frame; the length is what was reported."""
-    env = Score(toys.Numbers(game_lengths=(4, 6)), worker=3, number=2)
-    assert env.score == 0
+    env = Score(toys.Numbers(game_lengths=(4, 6)), worker=3, number=2, counts_own_steps=False)
     began = time.time()
     for length, n_decisions in ((4, 1), (6, 2)):
         env.reset()
@@ -27,7 +26,7 @@ def test_score_and_length_of_whole_games():
 
 def test_an_unfinished_game_is_forgotten():
     """Analytic: a reset in mid-game starts from zero."""
-    env = Score(toys.Numbers(game_lengths=(4,)))
+    env = Score(toys.Numbers(game_lengths=(4,)), 0, 0, counts_own_steps=False)
     env.reset()
     env.count_decision()
     env.step(0)
@@ -36,3 +35,12 @@ def test_an_unfinished_game_is_forgotten():
         env.step(0)
     assert [(game.score, game.length) for game in env.take_finished()] == [(10, 0)]
     assert env.n_frames == 5
+
+
+def test_without_a_frame_skip_each_step_is_a_decision():
+    """Analytic: the length is the number of steps, which are handed on."""
+    env = Score(toys.Numbers(game_lengths=(4,)), 0, 0, counts_own_steps=True)
+    env.reset()
+    for number in range(1, 5):
+        assert env.step(0)[1:4] == (number, number == 4, False)
+    assert [game.length for game in env.take_finished()] == [4]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from a3c.envs import screen, wrappers
+from a3c.envs.score import Score
 from a3c.envs.wrappers import (
     ClipRewards,
     EndEpisodeOnLifeLoss,
@@ -71,6 +72,7 @@ class Recording(toys.Numbers):
     "layer",
     [
         *(Max, ExtractPongFeatures, ClipRewards),
+        lambda env: Score(env, 0, 0, counts_own_steps=False),
         lambda env: RandomStart(env, itertools.repeat(2)),
         lambda env: ExtractLuminanceAndScale(Deferring(env)),
         lambda env: FrameSkip(Deferring(env)),

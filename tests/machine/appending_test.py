@@ -8,8 +8,16 @@ import sys
 
 import pytest
 
-from a3c.machine.appending import cut_lines, one_line, why_unwritable, write_atomically
+from a3c.machine.appending import counted, cut_lines, one_line, why_unwritable, write_atomically
 from tests.tools import processes
+
+
+@pytest.mark.parametrize(
+    ("n", "shown"), [(0, "0 games"), (1, "1 game"), (1.0, "1 game"), (2000, "2,000 games")]
+)
+def test_a_count_has_its_plural(n, shown):
+    """Analytic: only one thing has none."""
+    assert counted(n, "game") == shown
 
 
 @pytest.mark.parametrize(
@@ -135,3 +143,14 @@ def test_what_the_console_cannot_show_is_escaped():
         check=True,
     )
     assert done.stdout == rb"x\u2026\udcff" + b"\n"
+
+
+def test_without_an_output_the_next_file_does_not_take_its_place(tmp_path):
+    """Analytic: what is printed is lost, and the file holds only its own."""
+    code = (
+        "import sys; from a3c.machine import appending; appending.open_what_is_closed();"
+        "file = open(sys.argv[1], 'w'); print('lost', flush=True); file.write('kept')"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "file")]
+    subprocess.run(command, cwd=processes.ROOT, preexec_fn=lambda: os.close(1), check=True)
+    assert (tmp_path / "file").read_text() == "kept"

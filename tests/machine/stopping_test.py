@@ -4,13 +4,14 @@ No signal is handled on a stack where TensorFlow computes.
 """
 
 import concurrent.futures
+import os
 import pathlib
 import signal
 import subprocess
 
 import pytest
 
-from a3c.machine.stopping import SIGNALS, kept_from_new_threads
+from a3c.machine.stopping import SIGNALS, STARTER, kept_from_new_threads
 from tests.tools import processes
 
 # A small run: when it is asked to stop, it continues until it is told that everything is saved.
@@ -85,6 +86,22 @@ def test_what_was_ignored_at_the_start_stays_ignored(tmp_path, run, name):
     process.send_signal(signal.SIGTERM)
     wait_until_stopping(tmp_path)
     assert finish(tmp_path, process) == 143
+
+
+def test_the_end_of_its_starter_stops_a_run(tmp_path):
+    """Analytic: however the starter ends, the system closes its end of the pipe; the status is SIGTERM's."""
+    environment = {**os.environ, "PYTHONPATH": str(processes.ROOT), STARTER: "1"}
+    options = {"env": environment, "stdin": subprocess.PIPE}
+    process = processes.start(["-c", SCRIPT], tmp_path, **options)
+    try:
+        processes.wait_for_line(tmp_path / "stdout", "ready", process)
+        process.stdin.write(b"words mean nothing")
+        process.stdin.flush()
+        process.stdin.close()
+        wait_until_stopping(tmp_path)
+        assert finish(tmp_path, process) == 143
+    finally:
+        processes.end(process)
 
 
 def test_without_a_signal_the_status_is_0(tmp_path, run):

@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import network
+from a3c.agent import moments, network
+from a3c.agent.kernels import Memory
 from a3c.contract import Subject
 from a3c.play import agent
 from a3c.play.agent import Agent
 from a3c.store.checkpoint import UnusableCheckpoint
-from tests.tools.agents import CARTPOLE, make_agent, make_weights, save
+from tests.tools.agents import (
+    CARTPOLE,
+    FORGETFUL,
+    MOMENTS,
+    PAINTED,
+    make_agent,
+    make_weights,
+    save,
+)
 
 NUMBERED = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
 
@@ -23,11 +32,11 @@ def test_a_decision_shows_the_network():
     generator = np.random.default_rng(0)
     for seed in range(5):
         observation = np.random.default_rng(seed).standard_normal(3).astype(np.float32)
-        predictions = network.forward("mlp", weights, tf.constant(observation[None]))
-        logits = predictions.logits.numpy()[0].astype(np.float64)
+        predictions = network.forward(NUMBERED, weights, tf.constant(observation[None]), FORGETFUL)
+        logits = predictions.outputs.numpy()[0].astype(np.float64)
         wanted = np.exp(logits) / np.exp(logits).sum()
-        decision = player.decide(observation, generator)
-        np.testing.assert_allclose(decision.probabilities, wanted, rtol=1e-5)
+        decision = player.decide(observation, player.first_state, generator)
+        np.testing.assert_allclose(player.policy.probabilities(decision.outputs), wanted, rtol=1e-5)
         assert decision.action == np.argmax(logits)
         assert decision.value == pytest.approx(float(predictions.values[0]), rel=1e-5)
 
@@ -37,28 +46,65 @@ def test_actions_are_drawn_as_often_as_they_are_likely():
     player = make_agent(NUMBERED)
     observation = np.array([1.0, -2.0, 3.0], np.float32)
     generator = np.random.default_rng(0)
-    decisions = [player.decide(observation, generator) for _ in range(2000)]
-    likely = float(decisions[0].probabilities[1])
+    decisions = [player.decide(observation, player.first_state, generator) for _ in range(2000)]
+    likely = float(player.policy.probabilities(decisions[0].outputs)[1])
     assert 0.05 < likely < 0.95
     share = np.mean([decision.action for decision in decisions])
     assert abs(share - likely) < 4 * math.sqrt(likely * (1 - likely) / 2000)
 
 
+def test_observations_are_normalised_as_they_were_at_the_snapshot():
+    """Analytic: with the mean and the variance of the moments, limited to ±10; no decision adds to them."""
+    player = make_agent(PAINTED)
+    of_observations = MOMENTS["observations"]
+    generator = np.random.default_rng(0)
+    for observation in (np.full(12, 1.5, np.float32), np.full(12, 1e6, np.float32)):
+        decision = player.decide(observation, player.first_state, generator)
+        wanted = np.clip((observation - of_observations.mean) / 2.0, -10, 10)
+        np.testing.assert_allclose(decision.observation, wanted, rtol=1e-6)
+    assert of_observations.n == 10
+    other = make_agent(CARTPOLE)
+    as_it_is = other.decide(np.full(4, 99, np.float32), other.first_state, generator)
+    np.testing.assert_array_equal(as_it_is.observation, [99] * 4)
+
+
+def test_a_state_goes_from_decision_to_decision():
+    """Parity: five decisions, and the network going through the same five observations at once."""
+    player = make_agent(PAINTED, greedy=True)
+    seen = np.random.default_rng(1).standard_normal((5, 12)).astype(np.float32)
+    weights = {name: tf.constant(array) for name, array in make_weights(PAINTED).items()}
+    normalised = moments.normalised(seen, MOMENTS["observations"])
+    at_once = network.forward(
+        PAINTED,
+        weights,
+        tf.constant(normalised),
+        Memory(tf.constant(player.first_state), tf.ones((5, 1))),
+    )
+    state, n = player.first_state, PAINTED.n_actions
+    for t in range(5):
+        decision = player.decide(seen[t], state, np.random.default_rng(0))
+        state = decision.state
+        np.testing.assert_allclose(decision.outputs, at_once.outputs[t], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(decision.action, decision.outputs[:n])  # the means
+        assert decision.value == pytest.approx(float(at_once.values[t]), rel=1e-5, abs=1e-6)
+    np.testing.assert_allclose(state, at_once.state, rtol=1e-5, atol=1e-6)
+    assert np.abs(state).min() > 0
+
+
+@pytest.mark.parametrize("subject", [CARTPOLE, PAINTED], ids=lambda subject: subject.env_id)
 @pytest.mark.parametrize("weights_only", [False, True])
-def test_an_agent_comes_from_a_checkpoint(tmp_path, weights_only):
-    """Golden: it decides by its weights, with the statistics beside them or without."""
-    wanted, loaded = make_agent(CARTPOLE), agent.load(save(tmp_path, weights_only=weights_only))
-    assert loaded.subject == CARTPOLE
-    observation = np.array([0.1, -0.2, 0.3, -0.4], np.float32)
-    one, other = (
-        player.decide(observation, np.random.default_rng(0)) for player in (wanted, loaded)
+def test_an_agent_comes_from_a_checkpoint(tmp_path, subject, weights_only):
+    """Golden: it decides by its weights and moments, with RMSProp's statistics beside them or without."""
+    loaded = agent.load(save(tmp_path, subject, weights_only=weights_only))
+    assert loaded.subject == subject
+    observation = np.linspace(-1, 2, subject.observation_shape[0]).astype(np.float32)
+    one, other, untrained = (
+        player.decide(observation, player.first_state, np.random.default_rng(0))
+        for player in (make_agent(subject), loaded, Agent(subject))
     )
-    np.testing.assert_array_equal(one.probabilities, other.probabilities)
-    assert (
-        one.value
-        == other.value
-        != Agent(CARTPOLE).decide(observation, np.random.default_rng(0)).value
-    )
+    for part in ("observation", "action", "outputs", "state"):
+        np.testing.assert_array_equal(getattr(one, part), getattr(other, part), err_msg=part)
+    assert one.value == other.value != untrained.value
 
 
 def test_weights_of_another_network_are_refused(tmp_path):
@@ -73,6 +119,10 @@ def test_weights_of_another_network_are_refused(tmp_path):
             UnusableCheckpoint, match=f"^cannot restore {saved.path}, of network 'mlp'"
         ):
             agent.load(wrong_one)
+    # A layer that no machine could hold is refused before it is made.
+    for changed in ({"hidden_units": (10**14,)}, {"n_actions": 10**14}, {"policy": "per_state"}):
+        with pytest.raises(UnusableCheckpoint, match="other names or shapes"):
+            agent.load(saved._replace(subject=subject._replace(**changed)))
     for network_name in ("nature", "of tomorrow"):
         wrong_one = saved._replace(subject=subject._replace(network=network_name))
         words = f"^cannot restore .*, of network '{network_name}': "

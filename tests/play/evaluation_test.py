@@ -19,7 +19,7 @@ from a3c.machine.stopping import SIGNALS, StopFlag
 from a3c.play import atari_scores, evaluation
 from a3c.play.evaluation import Played
 from a3c.settings.params import MAX_ENVS, Params
-from tests.tools.agents import CARTPOLE, SHORT_PONG, make_agent
+from tests.tools.agents import CARTPOLE, PAINTED, SHORT_PONG, make_agent, play_here
 from tests.tools.fakes import NumberedEnvs
 
 NUMBERED = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
@@ -93,7 +93,7 @@ def test_a_game_without_end_is_cut_off():
         envs,
         seed=0,
         number=3,
-        watch=lambda observation, decision: actions.append(decision.action),
+        watch=lambda decision: actions.append(decision.action),
         max_frames=40,
     )
     # The reset has cost 4 frames on top of 2: 6, 10, … 38 are below 40.
@@ -142,9 +142,9 @@ def test_what_is_watched_is_what_was_decided_on():
     envs = NumberedEnvs(1, 1, terminations={(6, 0)})
     seen = []
 
-    def watch(observation, decision):
+    def watch(decision):
         assert len(seen) == envs.n_steps
-        seen.append(observation.copy())
+        seen.append(decision.observation.copy())
 
     game = evaluation.play_game(make_agent(NUMBERED), envs, 0, 0, watch=watch)
     np.testing.assert_array_equal(np.stack(seen)[:, 2] * 8, np.arange(7))
@@ -161,7 +161,7 @@ def test_each_game_has_draws_of_its_own():
             NumberedEnvs(1, 1, terminations={(39, 0)}),
             seed,
             number,
-            watch=lambda observation, decision, actions=actions: actions.append(decision.action),
+            watch=lambda decision, actions=actions: actions.append(decision.action),
         )
         assert drawn.setdefault((seed, number), actions) == actions
     assert len({tuple(actions) for actions in drawn.values()}) == 3
@@ -205,14 +205,21 @@ def test_the_same_seed_gives_the_same_games_however_they_are_played():
     assert play_all(CARTPOLE, seed=7, n_games=5, n_at_once=3) == alone
     assert play_all(CARTPOLE, seed=8, n_games=5, n_at_once=3) != alone
 
-    params, agent, frames = evaluation.params_of(CARTPOLE, 7), make_agent(CARTPOLE), []
     for number in (3, 1):
-        here = evaluation.EnvHere(params, number, frames.append)
-        frames.clear()
-        assert evaluation.play_game(agent, here, 7, number) == alone[number]
-        here.close()
-        assert len(frames) == alone[number].length + 1
+        game, frames = play_here(make_agent(CARTPOLE), number, seed=7)
+        assert game == alone[number]
+        assert len(frames) == game.length + 1
         assert frames[0].shape == (400, 600, 3)
+
+
+def test_continuous_actions_and_memory_give_the_same_games_however_they_are_played():
+    """Golden: one at once, three at once, and in this process; a game knows nothing of another's state."""
+    alone = play_all(PAINTED, seed=7, n_games=3, n_at_once=1)
+    assert len({game.score for game in alone}) == 3
+    assert [(game.length, game.cut_off) for game in alone] == [(20, True)] * 3
+    assert play_all(PAINTED, seed=7, n_games=3, n_at_once=3) == alone
+    for number in (2, 1):
+        assert play_here(make_agent(PAINTED), number, seed=7)[0] == alone[number]
 
 
 def test_a_sticky_emulator_gives_the_same_games_too():

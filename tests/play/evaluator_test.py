@@ -1,6 +1,5 @@
 """Evaluations while training: when they begin, with which weights, and what is kept."""
 
-import dataclasses
 import signal
 import threading
 import types
@@ -10,21 +9,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from a3c.agent import moments
 from a3c.agent.shared import SharedState
-from a3c.contract import Counts, Snapshot
+from a3c.contract import Counts, Snapshot, Subject
 from a3c.machine.stopping import SIGNALS, StopFlag
 from a3c.play import agent, evaluation, evaluator
 from a3c.play.agent import Agent
 from a3c.play.evaluation import Played
 from a3c.play.evaluator import Evaluated, EvaluationFailed, Evaluator
-from a3c.settings.params import Params
+from a3c.settings.params import Params, as_in_json
 from a3c.store import checkpoint
 from a3c.store.checkpoint import Checkpoint
 from a3c.store.run_folder import RunFolder
 from tests.tools import processes
-from tests.tools.agents import CARTPOLE, make_folder, make_weights
+from tests.tools.agents import CARTPOLE, PAINTED, make_folder, make_weights, moments_of
 
 DEADLINE_SECONDS = 120.0
+GENERATOR = np.random.default_rng(0)
 PARAMS = Params(CARTPOLE.env_id, seed=3, eval_episodes=2, eval_interval_steps=100)
 
 
@@ -36,17 +37,20 @@ def folder(tmp_path):
 class Training:
     """Shared state that a test advances, and the evaluations of it."""
 
-    def __init__(self, folder: RunFolder, n_steps: int = 0) -> None:
+    def __init__(self, folder: RunFolder, n_steps: int = 0, subject: Subject = CARTPOLE) -> None:
         self.folder = folder
-        self.shared = SharedState(make_weights(CARTPOLE), PARAMS, Counts(n_steps))
+        first_moments = moments_of(subject)
+        self.shared = SharedState(make_weights(subject), PARAMS, Counts(n_steps), first_moments)
         self.reports: list[Evaluated | EvaluationFailed] = []
-        self.evaluator = Evaluator(PARAMS, CARTPOLE, self.shared, folder, self.reports.append)
+        self.evaluator = Evaluator(PARAMS, subject, self.shared, folder, self.reports.append)
 
     def move_on(self, n_steps: int) -> None:
         """Count steps as an update does, and set all weights and statistics to their number."""
         counts = self.shared.counters.add_update(n_steps, n_steps, 0)
         for variable in (*self.shared.weights.values(), *self.shared.mean_squares.values()):
             variable.assign(tf.fill(variable.shape, np.float32(counts.steps)))
+        seen = {name: np.full((1, 12), counts.steps) for name in self.shared.moments}
+        self.shared.update(lambda: None, seen)
 
     def wait(self) -> None:
         """Until the evaluation under way is over."""
@@ -161,7 +165,7 @@ def test_the_best_weights_stay(folder, scores):
     best = training.best()
     assert best.snapshot.counts == Counts(200, 2, 0, 200)
     assert best.subject == CARTPOLE
-    assert best.params == dataclasses.asdict(PARAMS)
+    assert best.params == as_in_json(PARAMS)
     assert_marked(best.snapshot, 200)
 
 
@@ -299,9 +303,31 @@ def test_the_best_is_not_saved_where_another_run_has_its_folder(folder, scores, 
     assert not list(tmp_path.rglob("ckpt-*"))
 
 
-def test_run_checkpoint_plays_the_same_games(folder):
+def test_the_moments_are_those_of_the_weights_moment(folder, pretend):
+    """Analytic: training adds to its own during the evaluation, which keeps what was copied."""
+    training, seen = Training(folder, subject=PAINTED), []
+
+    def score_of(agent: Agent, stop: StopFlag) -> float:
+        training.move_on(100)
+        decision = agent.decide(np.full(12, 7, np.float32), agent.first_state, GENERATOR)
+        seen.append(decision.observation)
+        return 1.0
+
+    pretend(score_of)
+    training.move_on(100)
+    copied = training.shared.moments["observations"]
+    training.evaluate()
+    assert training.shared.moments["observations"].n == copied.n + 2
+    for observation in seen:
+        wanted = moments.normalised(np.full(12, 7), copied)
+        np.testing.assert_array_equal(observation, wanted)
+    assert training.best().snapshot.moments["observations"].n == copied.n
+
+
+@pytest.mark.parametrize("subject", [CARTPOLE, PAINTED], ids=lambda subject: subject.env_id)
+def test_run_checkpoint_plays_the_same_games(folder, subject):
     """Golden: an evaluation's scores, by the best checkpoint and the run's seed alone."""
-    training = Training(folder)
+    training = Training(folder, subject=subject)
     training.shared.counters.add_update(100, 100, 0)
     evaluated = training.evaluate()
     best = training.best()

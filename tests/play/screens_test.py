@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from a3c.play import screens
 from tests.tools import processes
@@ -54,7 +55,7 @@ import numpy as np
 from a3c.play import screens
 image = np.zeros((400, 600, 3), np.uint8)
 for n_pictures in (20, 220):
-    film = screens.Film(pathlib.Path(sys.argv[1]), 60.0)
+    film = screens.Film(pathlib.Path(sys.argv[1]), 60.0, has_new_colours=len(sys.argv) < 3)
     for n in range(n_pictures):
         image[n, :, n % 3] = 200
         film.show(image)
@@ -64,14 +65,33 @@ for n_pictures in (20, 220):
 """
 
 
-@pytest.mark.parametrize("ending", [".gif", ".mp4"])
-def test_a_long_film_takes_no_more_memory_than_a_short_one(tmp_path, ending):
+@pytest.mark.parametrize(("ending", "more"), [(".gif", []), (".gif", ["once"]), (".mp4", [])])
+def test_a_long_film_takes_no_more_memory_than_a_short_one(tmp_path, ending, more):
     """Analytic: 20 pictures and 220, of which 200 would be 48 MB even with one byte a pixel."""
-    command = [sys.executable, "-c", FILM, str(tmp_path / f"film{ending}")]
+    command = [sys.executable, "-c", FILM, str(tmp_path / f"film{ending}"), *more]
     done = subprocess.run(command, cwd=processes.ROOT, check=True, capture_output=True, text=True)
     ours, ffmpegs, ours_then, ffmpegs_then = map(int, done.stdout.split())
     assert ours_then - ours < 20_000
     assert ffmpegs_then - ffmpegs < 20_000
+
+
+def test_a_film_without_new_colours_is_smaller(tmp_path):
+    """Golden: a square, now red and now blue, goes over 16 greys, which are then written only once."""
+    greys, paths = np.random.default_rng(0).integers(0, 16, (120, 160, 1), np.uint8) * 8, []
+    frames = np.repeat(greys[None], 40, axis=0).repeat(3, axis=-1)
+    for n, frame in enumerate(frames):
+        frame[50:60, 3 * n : 3 * n + 10] = (250, 0, 0) if n % 2 else (0, 0, 250)
+    for has_new_colours in (True, False):
+        paths.append(tmp_path / f"{has_new_colours}.gif")
+        film = screens.Film(paths[-1], 15.0, has_new_colours=has_new_colours)
+        for frame in frames:
+            film.show(frame)
+        film.close()
+        with Image.open(paths[-1]) as film:
+            assert film.n_frames == 40
+            film.seek(39)
+            np.testing.assert_allclose(film.convert("RGB"), frames[39], atol=4)
+    assert paths[1].stat().st_size < paths[0].stat().st_size / 5
 
 
 def test_a_film_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):

@@ -326,7 +326,8 @@ def test_an_evaluation_does_not_change_the_training_by_a_bit(
         generator = np.random.default_rng(number)
         n_decisions = 0
         while not stop.is_set() and (evaluated.n_steps < 40 or n_decisions < 50):
-            agent.decide(generator.standard_normal(3).astype(np.float32), generator)
+            seen = generator.standard_normal(3).astype(np.float32)
+            agent.decide(seen, agent.first_state, generator)
             n_decisions += 1
         return evaluation.Played(number, float(number), 10, False)
 

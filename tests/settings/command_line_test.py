@@ -10,7 +10,6 @@ import a3c
 from a3c.settings import command_line, config, params
 from a3c.settings.params import BadInput
 from tests.tools import flags_page
-from tests.tools.processes import ROOT
 
 PONG = "PongNoFrameskip-v4"
 
@@ -112,6 +111,38 @@ def test_commands_of_ocd_a3c_run_unchanged():
     assert command_line.parse(later) == (found, sources)
 
 
+@pytest.mark.parametrize(
+    ("argv", "units"),
+    [
+        ("--hidden_units 200 X-v1", (200,)),
+        ("--hidden_units 64 32 X-v1", (64, 32)),
+        ("X-v1 --hidden_units 64 32", (64, 32)),
+        ("X-v1 --hidden_units=64", (64,)),
+        ("--hidden_units=64 X-v1", (64,)),
+        ("--hidden_units 64 32 --seed 3 X-v1", (64, 32)),
+        ("--seed 3 X-v1 --hidden_units 1_0 --no_xla", (10,)),
+        ("--hidden_units 8 --hidden_units 7 6 X-v1", (7, 6)),
+        (f"--hidden_units {'9 ' * 16} X-v1", (9,) * 16),
+    ],
+)
+def test_a_list_takes_the_numbers_that_follow_and_no_environment(argv, units):
+    """Analytic: in every position, before the environment's id and after it; the last list wins."""
+    found, sources = command_line.parse(argv.split())
+    assert (found.env_id, found.hidden_units) == ("X-v1", units)
+    assert sources["env_id"] == sources["hidden_units"] == "command line"
+    resumed = command_line.parse(["--resume", "run", *argv.split()])
+    assert resumed.given["hidden_units"] == units
+    assert resumed.given["env_id"] == "X-v1"
+
+
+def test_a_resumed_run_keeps_its_layers():
+    """Analytic: the same ones may be given, others may not."""
+    saved = command_line.parse(["--hidden_units", "64", "32", "X-v1"])
+    assert command_line.resumed(saved, {"hidden_units": (64, 32)}).params == saved.params
+    with pytest.raises(BadInput, match="^--hidden_units is 64 32 in the run, and --resume cannot"):
+        command_line.resumed(saved, {"hidden_units": (64,)})
+
+
 def test_step_counts_are_understood_in_float_syntax():
     """Analytic: the ways people write ten million, exact and whole; 2^53 + 1 is no float."""
     ways = {"1e7": 10**7, "10e6": 10**7, "10_000_000": 10**7, "1.5e3": 1500, "1": 1}
@@ -146,6 +177,19 @@ def test_step_counts_are_understood_in_float_syntax():
         ("Pong-v4 --log_dir a --run_name b", ["--log_dir", "--run_name"]),
         ("Pong-v4 --run_name a/b", ["--run_name", "a/b"]),
         ("Pong-v4 --cores 0", ["--cores", "0"]),
+        ("--hidden_units Pong-v4", ["--hidden_units", "not nothing"]),
+        ("--hidden_units", ["--hidden_units", "expected at least one argument"]),
+        ("Pong-v4 --hidden_units=", ["--hidden_units", "not ''"]),
+        ("Pong-v4 --hidden_units 0", ["--hidden_units", "not 0"]),
+        ("Pong-v4 --hidden_units 64 -1", ["--hidden_units", "not 64 -1"]),
+        ("Pong-v4 --hidden_units 64 10001", ["--hidden_units", "not 64 10001"]),
+        ("Pong-v4 --hidden_units 64.5", ["--hidden_units", "whole", "not 64.5"]),
+        ("Pong-v4 --hidden_units 64,64", ["--hidden_units", "not '64,64'"]),
+        ("Pong-v4 --hidden_units none", ["--hidden_units", "not 'none'"]),
+        ("--hidden_units 64 Pong-v4 64", ["--hidden_units", "not 64 'Pong-v4' 64"]),
+        (f"Pong-v4 --hidden_units {'9 ' * 17}", ["--hidden_units", "1 to 16"]),
+        ("Pong-v4 --activation sigmoid", ["--activation", "tanh", "relu"]),
+        ("Pong-v4 --initial_sd 0", ["--initial_sd", "1e-3"]),
         ("Pong-v4 --cores two", ["--cores", "two"]),
         ("Pong-v4 --lr_decay_to_zero_by_n_steps 5e7", ["--lr_decay_to_zero_by_n_steps", "linear"]),
         (
@@ -191,17 +235,21 @@ def test_a_folder_whose_name_is_no_utf8_can_be_given():
 
 
 def test_help_and_docs_flags_md_tell_everything_of_every_flag(capsys):
-    """Golden: docs/flags.md is what its generator prints. Analytic: nothing is left out."""
+    """Golden: docs/flags.md is what its generator writes. Analytic: nothing is left out."""
     page = flags_page.page()
-    assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == page
+    assert flags_page.PAGE.read_text(encoding="utf-8") == page
     with pytest.raises(SystemExit) as caught:
         command_line.parse(["--help"])
     assert caught.value.code in (0, None)
     text = "".join(capsys.readouterr().out.split())  # lines are broken at hyphens too
+    assert "train.py[flags]env_id" in text
+    assert "train.py--resumeFOLDER[flags]" in text
     for name, knob in params.KNOBS.items():
         for part in (name, knob.help, knob.source, knob.unit):
             assert "".join(part.split()) in text
             assert part.replace("<", "\\<") in page
+        presets = command_line.differing(name)
+        assert not presets or f"{params.shown(knob.default)},{''.join(presets.split())}" in text
 
 
 def test_the_version_is_printed(capsys):

@@ -1,7 +1,6 @@
 """Settings in files: TOML, records of runs, and what --print_config prints."""
 
 import contextlib
-import dataclasses
 import json
 import pathlib
 import tomllib
@@ -29,7 +28,7 @@ def asked_by(text: str, folder: pathlib.Path, *argv: str) -> ParsedParams:
 
 def record(folder: pathlib.Path, parsed: ParsedParams, **changed: Any) -> str:
     """A run folder with these parameters, as its network was chosen for images."""
-    content = params.to_json(params.resolve_network(parsed, "image"))
+    content = params.to_json(params.resolve(parsed, "image"))
     content["params"] |= changed
     (folder / "args.json").write_text(json.dumps(content | {"environment": {}}), encoding="utf-8")
     return str(folder)
@@ -96,7 +95,10 @@ def test_none_unsets_a_flag(tmp_path):
         (f"seed = 0x{'f' * 5000}", "seed is out of range"),
         ("discount = nan", "discount is out of range"),
         ("discount = 1.5", "--discount must be between 0 and 1, not 1.5"),
-        ('preset = "fast"', "--preset must be one of cartpole, ocd, paper, wide, not 'fast'"),
+        ('preset = "fast"', f"--preset must be one of {', '.join(config.PRESETS)}, not 'fast'"),
+        ("hidden_units = 64", "--hidden_units must be 1 to 16 whole numbers between 1 and 10_000"),
+        ("hidden_units = []", "10_000, not nothing"),
+        ("hidden_units = [64, 64.0]", "10_000, not 64 64.0"),
         ("seed = 1\nseed = 2", "x.toml: Cannot overwrite a value"),
         ("seed: 1", "x.toml: Expected '=' after a key"),
         (f"seed = {'[' * 10_000}", "x.toml: "),
@@ -152,6 +154,7 @@ def test_what_is_no_file_of_settings_is_refused(tmp_path):
         ["--debug", "--no_xla", "--cores", "1", "--eval_interval_steps", "1e6"],
         ["--log_dir", 'a "b" \\ é \u2028 \U0001f600 x', "--rmsprop_epsilon", "1e-30"],
         ["--detailed_logs=none", "--seed", "0", "--load_ckpt", "runs/x"],
+        ["--hidden_units", "200", "100", "--normalize_observations", "--max_episode_steps", "9"],
     ],
     ids=" ".join,
 )
@@ -180,7 +183,7 @@ def test_every_published_run_can_be_asked_for_again(tmp_path, path):
     toml = printed("--config", str(path))
     assert asked_by(toml, tmp_path) == again
     had = json.loads(path.read_text(encoding="utf-8"))["params"]
-    found = dataclasses.asdict(params.resolve_network(again, "image").params)
+    found = params.as_in_json(params.resolve(again, "image").params)
     assert {name: found[name] for name in had} == had | {"log_dir": None}
 
 
@@ -190,10 +193,10 @@ def test_what_followed_from_other_values_follows_anew(tmp_path):
     folder = record(tmp_path, asked._replace(sources=asked.sources | {"network": "derived"}))
     again = command_line.parse(["--config", folder, "--n_steps", "5e7", "--debug=none"])
     assert (again.params.lr_decay_to_zero_by_n_steps, again.params.no_xla) == (50_000_000, False)
-    vectors = params.resolve_network(command_line.parse(["CartPole-v1"]), "vector")
+    vectors = params.resolve(command_line.parse(["CartPole-v1"]), "vector")
     (tmp_path / "args.json").write_text(json.dumps(params.to_json(vectors)), encoding="utf-8")
     again = command_line.parse(["--config", folder, PONG])
-    assert params.resolve_network(again, "image").params.network == "nature"
+    assert params.resolve(again, "image").params.network == "nature"
 
 
 def test_what_followed_in_old_records_follows_anew():
@@ -202,7 +205,7 @@ def test_what_followed_in_old_records_follows_anew():
     paper = command_line.parse(["--config", str(folder / "pong-paper-s0"), "--n_steps", "5e7"])
     assert paper.params.lr_decay_to_zero_by_n_steps == 50_000_000
     ocd = command_line.parse(["--config", str(folder / "pong-ocd-s0"), "CartPole-v1"])
-    assert params.resolve_network(ocd, "vector").params.network == "mlp"
+    assert params.resolve(ocd, "vector").params.network == "mlp"
 
 
 def test_what_was_asked_for_stays_where_another_preset_is_given(tmp_path):
@@ -232,6 +235,14 @@ def test_the_end_of_a_run_that_was_resumed_with_fewer_steps_stays(tmp_path, sour
     assert (again.params.n_steps, again.params.lr_decay_to_zero_by_n_steps) == (400, 500)
 
 
+def test_a_list_that_nobody_asked_for_is_none_of_the_new_run(tmp_path):
+    """Analytic: JSON has lists where we have tuples, and the default is the default all the same."""
+    folder = record(tmp_path, command_line.parse([PONG]))
+    again = command_line.parse(["--config", folder])
+    assert (again.params.hidden_units, again.sources["hidden_units"]) == ((64, 64), "default")
+    assert printed("--config", folder) == f'env_id = "{PONG}"\n'
+
+
 def test_what_belongs_to_one_run_is_no_setting_of_another(tmp_path):
     """Analytic: its folder, what it went on from, the cores of its machine; its seed is one."""
     flags = ["--log_dir", "x", "--load_ckpt", "y", "--cores", "1", "--seed", "5"]
@@ -254,7 +265,7 @@ def test_a_default_that_was_another_then_is_kept(tmp_path):
 
 def test_a_record_is_read_as_far_as_it_is_understood(tmp_path):
     """Golden: retired flags get a note, younger flags their default; a retired preset is refused."""
-    parsed = params.resolve_network(command_line.parse(["--seed", "3", PONG]), "image")
+    parsed = params.resolve(command_line.parse(["--seed", "3", PONG]), "image")
     content = params.to_json(parsed)
     content["params"] |= {"recurrent": True, "\x1b[2J": 1}
     content["sources"] |= {"recurrent": "command line"}
@@ -303,3 +314,9 @@ def test_any_toml_is_read_or_refused(place, text):
     except BadInput:
         return
     assert asked_by(toml, place).params == parsed.params
+
+
+@pytest.mark.parametrize("name", ["paper", "wide"])
+def test_a_preset_with_a_memory_differs_by_its_cells_only(name: str):
+    """Analytic: 256 of them, as in the paper."""
+    assert config.PRESETS[f"{name}-lstm"] == config.PRESETS[name] | {"lstm_units": 256}

@@ -91,6 +91,27 @@ CARTPOLE = OCD | {
     "initial_weights": "orthogonal",
     "entropy_bonus": 0.0,
 }
+MUJOCO = OCD | {
+    "preset": "mujoco",
+    "envs_per_worker": 4,
+    "n_steps": 1_000_000,
+    "network": "mlp",
+    "initial_lr": 1.4e-3,
+    "lr_schedule": "linear",
+    "lr_decay_to_zero_by_n_steps": 1_000_000,
+    "rmsprop_epsilon": 1e-10,
+    "rmsprop_initial": 0.0,
+    "max_grad_norm": 0.5,
+    "initial_weights": "orthogonal",
+    "entropy_bonus": 0.0,
+    "hidden_units": (64, 64),
+    "activation": "tanh",
+    "normalize_observations": True,
+    "scale_rewards": True,
+    "max_episode_steps": None,
+    "policy_sd": "per_dimension",
+    "initial_sd": 1.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -101,14 +122,15 @@ CARTPOLE = OCD | {
         (["--preset", "paper"], "image", PAPER),
         (["--preset", "wide"], "image", WIDE),
         (["--preset", "cartpole"], "vector", CARTPOLE),
+        (["--preset", "mujoco"], "vector", MUJOCO),
     ],
-    ids=["default", "ocd", "paper", "wide", "cartpole"],
+    ids=["default", "ocd", "paper", "wide", "cartpole", "mujoco"],
 )
 def test_presets_have_the_published_values(argv, kind, values):
     """Analytic: every value under each preset equals a table typed here; a flag that is younger than
     the table has its default.
     """
-    parsed = params.resolve_network(command_line.parse([*argv, PONG]), kind)
+    parsed = params.resolve(command_line.parse([*argv, PONG]), kind)
     found = dataclasses.asdict(parsed.params)
     younger = {name: knob.default for name, knob in params.KNOBS.items() if name not in values}
     expected = younger | values | {"env_id": PONG}
@@ -122,7 +144,8 @@ RANGES = {n: knob.within for n, knob in params.KNOBS.items() if knob.within}
 
 def test_every_flag_is_declared_soundly():
     """Analytic: every number has a range; what a resumed run may change does not change training."""
-    assert {n for n, types in params.TYPES.items() if {int, float} & {*types}} == RANGES.keys()
+    numbers = {n for n, types in params.TYPES.items() if {int, float, tuple} & {*types}}
+    assert numbers == RANGES.keys()
     assert not any(knob.anew and knob.changes_training for knob in params.KNOBS.values())
 
 
@@ -136,7 +159,8 @@ def test_the_ends_of_every_range_are_taken_and_survive_float32():
             if name == "lr_decay_to_zero_by_n_steps":
                 extra += ["--lr_schedule", "linear"]
             argv = [PONG, *extra, f"--{name}", str(value)]
-            assert getattr(command_line.parse(argv).params, name) == value
+            expected = (value,) if params.TYPES[name] == (tuple,) else value
+            assert getattr(command_line.parse(argv).params, name) == expected
             if ends[1] <= 1e9:
                 single = np.float32(value)
                 assert np.isfinite(single)
@@ -159,38 +183,68 @@ def test_the_ends_of_every_range_are_taken_and_survive_float32():
 def test_the_network_fits_the_observations(argv, kind, network, source):
     """Analytic: the preset's network for images, mlp for vectors; a second call changes nothing."""
     parsed = command_line.parse([*argv, PONG])
-    once = params.resolve_network(parsed, kind)
+    once = params.resolve(parsed, kind)
     assert (once.params.network, once.sources["network"]) == (network, source)
-    assert params.resolve_network(once, kind) == once
+    assert params.resolve(once, kind) == once
+
+
+FOR_IMAGES, FOR_VECTORS = (
+    "is for images, but {} gives vectors",
+    "is for vectors, but {} gives images",
+)
+FOR_CONTINUOUS = "is for continuous actions, but {} has discrete ones"
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "kind", "words"),
     [
-        ("network", "mlp", "image", "the image observations of {}: use nature or small"),
-        ("network", "small", "vector", "the vector observations of {}: use mlp"),
-        ("preprocessing", "generic", "vector", "is for images, but {} gives vectors"),
-        ("max_n_noops", "30", "vector", "is for images, but {} gives vectors"),
+        ("--network", "mlp", "image", "the image observations of {}: use nature or small"),
+        ("--network", "small", "vector", "the vector observations of {}: use mlp"),
+        ("--preprocessing", "generic", "vector", FOR_IMAGES),
+        ("--max_n_noops", "30", "vector", FOR_IMAGES),
+        ("--hidden_units", "64 64", "image", FOR_VECTORS),
+        ("--activation", "relu", "image", FOR_VECTORS),
+        ("--normalize_observations", "", "image", FOR_VECTORS),
+        ("--scale_rewards", "", "image", FOR_VECTORS),
+        ("--max_episode_steps", "100", "image", FOR_VECTORS),
+        ("--policy_sd", "per_state", "image", FOR_CONTINUOUS),
+        ("--initial_sd", "1", "vector", FOR_CONTINUOUS),
     ],
 )
-def test_what_does_not_fit_the_observations_is_refused(flag, value, kind, words):
-    """Golden: a wrong network, or a flag that would be without effect, is named."""
-    parsed = command_line.parse([f"--{flag}", value, PONG])
-    with pytest.raises(BadInput, match=f"^--{flag} .*{words.format(PONG)}"):
-        params.resolve_network(parsed, kind)
+@pytest.mark.parametrize("is_in_a_file", [False, True])
+def test_what_does_not_fit_the_environment_is_refused(flag, value, kind, words, is_in_a_file):
+    """Golden: a wrong network, or a flag that would be without effect, is named, wherever it stands.
+    Analytic: a preset's is not refused.
+    """
+    parsed = command_line.parse([flag, *value.split(), PONG])
+    source = "config" if is_in_a_file else "command line"
+    parsed = parsed._replace(sources=parsed.sources | {flag[2:]: source})
+    with pytest.raises(BadInput, match=f"^{flag} .*{words.format(PONG)}$"):
+        params.resolve(parsed, kind)
+    if flag != "--network":
+        params.resolve(parsed._replace(sources=parsed.sources | {flag[2:]: "preset"}), kind)
 
 
-def test_flags_that_hold_for_vectors_anyway_are_no_error():
-    """Analytic: asking for no no-ops, unclipped rewards and whole episodes is what vectors get."""
+def test_flags_that_hold_anyway_are_no_error():
+    """Analytic: asking for no no-ops, unclipped rewards and whole episodes is what vectors get, and
+    for no running statistics and no time limit of our own, what images get. Continuous actions have
+    a use for their flags.
+    """
     flags = ["--max_n_noops", "0", "--no_clip_rewards", "--no_end_on_life_loss"]
-    params.resolve_network(command_line.parse([*flags, PONG]), "vector")
+    params.resolve(command_line.parse([*flags, PONG]), "vector")
+    flags = ["--normalize_observations=none", "--scale_rewards=none", "--max_episode_steps", "none"]
+    params.resolve(command_line.parse([*flags, PONG]), "image")
+    flags = ["--policy_sd", "per_state", "--initial_sd", "0.5", "--hidden_units", "8"]
+    params.resolve(command_line.parse([*flags, PONG]), "vector", is_continuous=True)
 
 
 def test_every_parameter_survives_args_json_exactly():
     """Analytic: what is read is what was written, for every field, floats to the last bit."""
     argv = [PONG, "--preset", "paper", "--initial_lr", repr(math.pi * 1e-4), "--log_dir", "r\udcff"]
-    parsed = params.resolve_network(command_line.parse(argv), "image")
-    assert params.from_json(json.loads(json.dumps(params.to_json(parsed)))) == parsed
+    parsed = command_line.parse([*argv, "--hidden_units", "7", "5"])
+    content = json.loads(json.dumps(params.to_json(parsed)))
+    assert params.from_json(content) == parsed
+    assert content["params"] == params.as_in_json(parsed.params)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +258,10 @@ def test_every_parameter_survives_args_json_exactly():
         ("params", "network", "lstm", ["network", "lstm"]),
         ("params", "preset", ["ocd"], ["preset"]),
         ("params", "cores", "many", ["cores", "many"]),
+        ("params", "hidden_units", 64, ["hidden_units", "64"]),
+        ("params", "hidden_units", [64, True], ["hidden_units", "64 True"]),
+        ("params", "hidden_units", [[64]], ["hidden_units", "[64]"]),
+        ("params", "hidden_units", {"64": 64}, ["hidden_units", "{'64': 64}"]),
         ("params", "log_dir", "", ["log_dir"]),
         ("params", "n_steps", 20_000_000, ["lr_decay_to_zero_by_n_steps"]),
         ("params", "gamma", 0.99, ["another revision", "--gamma"]),
@@ -261,12 +319,14 @@ def test_a_number_is_taken_where_it_is_in_its_range(name, data):
         near += [math.nextafter(low, -math.inf), math.nextafter(high, math.inf), math.nan]
     value = data.draw(st.sampled_from(near) | (st.integers() if is_whole else st.floats()))
     content = params.to_json(command_line.parse([PONG]))
-    content["params"][name] = value
+    content["params"][name] = [value] if params.TYPES[name] == (tuple,) else value
     try:
         params.from_json(content)
         is_refused = False
     except BadInput as error:
-        is_refused = "must be between" in str(error) or "out of range" in str(error)
+        is_refused = any(
+            x in str(error) for x in ("must be between", "out of range", "must be 1 to")
+        )
     assert is_refused == (not low <= value <= high)
 
 

@@ -5,17 +5,19 @@ import os
 import pathlib
 import resource
 import tracemalloc
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
 
-from a3c.contract import Counts
+from a3c.contract import Counts, Moments, Subject
 from a3c.store import checkpoint
 from a3c.store.checkpoint import UnusableCheckpoint
 from tests.tools import checkpoint_files
 from tests.tools.checkpoint_files import (
+    MOMENTS,
     POSITION,
     SUBJECT,
     TAKEN_OUT,
@@ -25,12 +27,13 @@ from tests.tools.checkpoint_files import (
     save,
     unpack,
 )
+from tests.tools.processes import ROOT
 
 
 @pytest.fixture
 def path(tmp_path):
     """A checkpoint that may be damaged."""
-    return save(tmp_path)
+    return save(tmp_path, moments=MOMENTS)
 
 
 def refusal(path: pathlib.Path) -> str:
@@ -52,12 +55,23 @@ def assert_same(actual, expected) -> None:
         assert actual[name].tobytes() == array.tobytes(), name
 
 
+def flat(moments: Mapping[str, Moments]) -> dict[str, np.ndarray]:
+    """Moments as the arrays of a file."""
+    return {
+        f"{name}_{part}": np.asarray(value)
+        for name, each in moments.items()
+        for part, value in each._asdict().items()
+    }
+
+
 # What comes back
 
 
 def test_everything_comes_back(tmp_path):
-    """Golden: each array to the bit, whatever its layout; subject, settings, counts and position."""
-    saved = make(tmp_path)
+    """Golden: each array to the bit, whatever its layout; subject, settings, counts, position, moments."""
+    saved = make(tmp_path, moments=MOMENTS)
+    subject = SUBJECT._replace(policy="per_state", hidden_units=(7, 5), activation="relu")
+    saved = saved._replace(subject=subject)
     odd = {
         "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
         "every other": np.arange(6, dtype=np.float32)[::2],
@@ -70,6 +84,8 @@ def test_everything_comes_back(tmp_path):
     assert_same(read.snapshot.weights, weights)
     assert_same(read.snapshot.mean_squares, saved.snapshot.mean_squares)
     assert read._replace(snapshot=None) == saved._replace(snapshot=None)
+    assert_same(flat(read.snapshot.moments), flat(MOMENTS))
+    assert type(read.snapshot.moments["returns"].n) is int
     assert read.snapshot.counts == saved.snapshot.counts
     assert read.n_steps == 70
 
@@ -85,24 +101,45 @@ def test_a_published_agent_has_weights_only(tmp_path):
 
 def test_the_form_is_what_it_was(path):
     """Parity: the library alone finds the arrays by their names, and one JSON; and a file that the
-    test packs itself is read, as those of earlier revisions have to be.
+    test packs itself is read, as those of later revisions have to be.
     """
     before = checkpoint.read(path)
     snapshot = before.snapshot
     assert_same(
         safetensors.numpy.load_file(path),
         {f"weights/{name}": array for name, array in snapshot.weights.items()}
-        | {f"mean_squares/{name}": array for name, array in snapshot.mean_squares.items()},
+        | {f"mean_squares/{name}": array for name, array in snapshot.mean_squares.items()}
+        | {f"moments/{name}": array for name, array in flat(MOMENTS).items()},
     )
     with safetensors.safe_open(path, framework="np") as file:
         content = json.loads(file.metadata()["a3c"])
-    assert content["format_version"] == 2
-    assert content["subject"]["env_id"] == "CartPole-v1"
+    assert content["format_version"] == 3
+    assert content["subject"] == SUBJECT_JSON | {"observation_shape": [4], "hidden_units": [64, 64]}
     assert content["counts"] == {"steps": 70, "updates": 14, "games": 3, "frames": 71}
     edit(path)
     after = checkpoint.read(path)
     assert after._replace(snapshot=None) == before._replace(snapshot=None)
     assert_same(after.snapshot.weights, snapshot.weights)
+
+
+IN_2 = ("env_id", "preprocessing", "network", "observation_shape", "n_actions")
+
+
+def test_a_file_of_format_2_is_read(tmp_path):
+    """Golden: a published agent, and a packed file: its subject lacks what could not be chosen then, and
+    is the one of a run of today that has the defaults.
+    """
+    published = checkpoint.read(checkpoint.find(ROOT / "results/pong-fast-s0"))
+    _, content, _ = unpack(published.path.read_bytes())
+    assert (content["format_version"], [*content["subject"]]) == (2, [*IN_2])
+    published.check_fits(Subject("PongNoFrameskip-v4", "generic", "small", (84, 84, 4), 6))
+    assert published.snapshot.weights["dense_kernel"].shape == (2592, 256)
+    assert published.snapshot.moments == {}
+    path = save(tmp_path)
+    edit(path, format_version=2, subject={name: SUBJECT_JSON[name] for name in IN_2})
+    assert checkpoint.read(path).subject == SUBJECT
+    edit(path, format_version=3)
+    assert "subject" in refusal(path)
 
 
 def test_a_mismatch_names_both_values(path):
@@ -115,6 +152,9 @@ def test_a_mismatch_names_both_values(path):
         ("network", "small", "network 'mlp', this run has 'small'"),
         ("observation_shape", (6,), "observation shape (4,), this run has (6,)"),
         ("n_actions", 3, "n actions 2, this run has 3"),
+        ("policy", "per_state", "policy 'categorical', this run has 'per_state'"),
+        ("hidden_units", (64,), "hidden units (64, 64), this run has (64,)"),
+        ("activation", "relu", "activation 'tanh', this run has 'relu'"),
     ):
         with pytest.raises(UnusableCheckpoint) as error:
             found.check_fits(SUBJECT._replace(**{name: value}))
@@ -194,11 +234,62 @@ def test_a_number_that_is_not_finite_is_refused(tmp_path, part, number):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.complex64, bool])
 def test_an_array_of_another_type_is_refused(tmp_path, dtype):
-    """Analytic: training saves float32 alone."""
+    """Analytic: training saves weights as float32 alone."""
     saved = make(tmp_path)
     weights = {**saved.snapshot.weights, "more": np.ones(3, dtype)}
     checkpoint.write(saved._replace(snapshot=saved.snapshot._replace(weights=weights)))
     assert "weights/more of type" in refusal(saved.path)
+
+
+WHOLE = flat(MOMENTS)
+N, MEAN, SQUARES = "observations_n", "observations_mean", "observations_squares"
+SHAPE, RANGE, LACKS = "the wrong shape", "out of range", "is unknown or lacks its other parts"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({MEAN: np.zeros(3)}, SHAPE),
+        ({MEAN: np.zeros((4, 1)), SQUARES: np.zeros((4, 1))}, SHAPE),
+        ({N: np.full(4, 70)}, SHAPE),
+        ({"returns_mean": np.zeros(1), "returns_squares": np.zeros(1)}, SHAPE),
+        ({N: np.array(70, np.int32)}, "of type int32"),
+        ({N: np.array(70.0)}, "of type float64"),
+        ({N: np.array(70, np.uint64)}, "of type uint64"),
+        ({MEAN: np.zeros(4, np.float32)}, "of type float32"),
+        ({N: np.array(-1)}, RANGE),
+        ({N: np.array(10**15)}, RANGE),
+        ({N: np.array(2**63 - 1)}, RANGE),
+        ({SQUARES: np.array([1, 1, 1, -1e-300])}, RANGE),
+        ({MEAN: np.array([0, 0, np.nan, 0])}, "not finite"),
+        ({SQUARES: np.array([0, 0, np.inf, 0])}, "not finite"),
+        ({"actions_n": np.array(1)}, f"moments/actions_n, which {LACKS}"),
+        ({"returns_sd": np.array(1.0)}, f"moments/returns_sd, which {LACKS}"),
+        ({N: None}, f"moments/{MEAN}, which {LACKS}"),
+        ({"returns_mean": None}, f"moments/returns_n, which {LACKS}"),
+        ({"returns_squares": None, "returns_n": None}, f"moments/returns_mean, which {LACKS}"),
+    ],
+)
+def test_moments_that_no_run_has_are_refused(path, changed, words):
+    """Analytic: even if the checksum matches."""
+    _, content, _ = unpack(path.read_bytes())
+    del content["checksum"]
+    arrays = {name: array for name, array in (WHOLE | changed).items() if array is not None}
+    tensors = {f"moments/{name}": array for name, array in arrays.items()}
+    content["checksum"] = checkpoint._checksum(content, tensors)
+    path.write_bytes(safetensors.numpy.save(tensors, {"a3c": json.dumps(content)}))
+    assert words in refusal(path)
+
+
+def test_moments_up_to_the_limits_are_read(tmp_path):
+    """Analytic: negative control of the test before: no data yet, much data, and only one of the two."""
+    for moments in (
+        {"returns": Moments(0, np.array(0.0), np.array(0.0))},
+        {"observations": Moments(10**15 - 1, np.full(4, -1e300), np.full(4, 1e300))},
+        MOMENTS,
+    ):
+        read = checkpoint.read(save(tmp_path, moments=moments))
+        assert_same(flat(read.snapshot.moments), flat(moments))
 
 
 # Hostile files
@@ -287,6 +378,10 @@ SUBJECTS = {
     "network": [7],
     "observation_shape": [4, "4", ["4"], [4.0], [True], [0], [-1], None, {"4": 1}],
     "n_actions": ["2", 2.0, None, True, 0, 10**15],
+    "policy": ["gaussian", None, 1],
+    "hidden_units": [64, [0], [64.0], ["64"], [True], [[64]], None],
+    "activation": ["sigmoid", None],
+    "lstm_units": [-1, 1.0, True, None, 10**15],
 }
 POSITIONS = {
     "workers": [3, [[]], [None], *([WORKER | {"next_games": x}] for x in ([1.0, 2], [2**70], 5))],
@@ -303,7 +398,7 @@ POSITIONS["workers"] += [[WORKER | {"generator": x}] for x in GENERATORS]
 SUBJECT_JSON = SUBJECT._asdict()
 POSITION_JSON = POSITION._asdict() | {"workers": [WORKER]}
 WRONG = {
-    "format_version": [1, 3, "2", 2.0, None, True, "x\ny"],
+    "format_version": [1, 4, "3", 3.0, None, True, "x\ny"],
     "subject": [
         *(None, [], "x", {}, SUBJECT_JSON | {"more": 1}),
         *(SUBJECT_JSON | {name: x} for name, wrong in SUBJECTS.items() for x in wrong),
@@ -462,7 +557,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(tmp_path,
         patched.setattr(pathlib.Path, "read_bytes", refuse)
         with pytest.raises(UnusableCheckpoint, match="Too many open files"):
             checkpoint.newest_whole(tmp_path)
-    checkpoint_files.edit(tmp_path / "ckpt-20.safetensors", format_version=3)
+    checkpoint_files.edit(tmp_path / "ckpt-20.safetensors", format_version=4)
     with pytest.raises(UnusableCheckpoint, match="format_version"):
         checkpoint.newest_whole(tmp_path)
 

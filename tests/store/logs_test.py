@@ -259,7 +259,7 @@ def test_without_a_terminal_there_is_one_line_an_interval_and_no_bar(tmp_path, c
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "traced",
-        "1,000 steps  1004 steps/s  1014 games  last 100: 1011.25",
+        "1,000 steps  1004 steps/s  1,014 games  last 100: 1011.25",
         "2,000 steps  512 steps/s  7 games  last 100: nan",
     ]
     assert err == "a worker failed:\nat line 3\n"

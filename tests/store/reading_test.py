@@ -97,10 +97,10 @@ def test_a_damaged_record_is_refused(tmp_path, text):
 def test_progress_without_its_damaged_rows():
     """Analytic: rows that are cut, short or no numbers are left out, with a message; NaN stays."""
     text = "misc/steps,a,b\n1,2,3\n4,nan,6\n7,8\nx,8,9\nmisc/steps,a,b\n10,11,12\n13,14,1"
-    table, words = reading.parse_progress(text, ["misc/steps", "a"])
+    table, words = reading.parse_progress(text)
     np.testing.assert_array_equal(table["misc/steps"], [1, 4, 10])
     np.testing.assert_array_equal(table["a"], [2, np.nan, 11])
+    assert list(table) == ["misc/steps", "a", "b"]
     assert words == ["its last line is cut off: left out", "left out lines that are no rows: 3"]
-    assert reading.parse_progress("misc/steps\n1\n", ["misc/steps"]).words == []
-    assert reading.parse_progress(text, ["misc/steps", "c"]) is None
-    assert reading.parse_progress("", ["misc/steps"]) is None
+    assert reading.parse_progress("misc/steps\n1\n").words == []
+    assert "misc/steps" not in reading.parse_progress("").columns

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 import types
@@ -13,7 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import train
-from a3c.contract import Counts, Position, Subject, WorkerPosition
+from a3c.contract import Counts, Moments, Position, Subject, WorkerPosition
 from a3c.machine import tensorflow_process
 from a3c.settings import command_line, params
 from a3c.settings.params import BadInput
@@ -23,6 +24,7 @@ from a3c.store.resume import Start
 from tests.tools import checkpoint_files, processes
 
 DRAWN = "tests.tools.toys:toys/Drawn-v0"
+PUSHES = "tests.tools.toys:toys/Pushes-v0"
 BRITTLE = "tests.tools.toys:toys/Brittle-v0"
 PONG = "tests.tools.toys:toys/ShortPong-v0"
 
@@ -64,10 +66,18 @@ def newest(folder: str | pathlib.Path) -> Checkpoint:
 
 
 def tensors(folder: str | pathlib.Path) -> dict[str, bytes]:
-    """Weights and statistics of the newest checkpoint."""
+    """Weights, statistics and running moments of the newest checkpoint."""
     snapshot = newest(folder).snapshot
-    parts = snapshot.weights.items(), snapshot.mean_squares.items()
-    return {f"{i}/{name}": array.tobytes() for i, part in enumerate(parts) for name, array in part}
+    parts = [snapshot.weights, snapshot.mean_squares]
+    parts += [
+        {f"{of}_{name}": np.asarray(value) for name, value in each._asdict().items()}
+        for of, each in snapshot.moments.items()
+    ]
+    return {
+        f"{i}/{name}": array.tobytes()
+        for i, part in enumerate(parts)
+        for name, array in part.items()
+    }
 
 
 def assert_same_end(one: Checkpoint, other: Checkpoint) -> None:
@@ -84,14 +94,15 @@ def assert_same_end(one: Checkpoint, other: Checkpoint) -> None:
     [
         (DRAWN, "--network mlp", (60, 120, 200)),
         (
-            DRAWN,
-            "--network mlp --envs_per_worker 2 --seed 3 --initial_lr 1e-3 --lr_schedule linear"
-            " --lr_decay_to_zero_by_n_steps 500",
+            PUSHES,
+            "--envs_per_worker 2 --seed 3 --initial_lr 1e-3 --lr_schedule linear"
+            " --lr_decay_to_zero_by_n_steps 500 --hidden_units 8 --policy_sd per_state"
+            " --normalize_observations --scale_rewards",
             (200, 400),
         ),
         (PONG, "--network small --steps_per_update 35 --max_n_noops 0", (105, 210)),
     ],
-    ids=["vectors", "two environments", "frames"],
+    ids=["vectors", "continuous actions of two environments", "frames"],
 )
 def test_a_run_that_is_resumed_where_games_begin_is_the_one_never_stopped(env_id, flags, n_steps):
     """Golden: weights, statistics, games, counters, and the position of draws and games, to the bit."""
@@ -106,9 +117,15 @@ def test_a_run_that_is_resumed_where_games_begin_is_the_one_never_stopped(env_id
     assert len(games("whole")) >= 6
     assert newest("whole").n_steps == n_steps[-1]
     assert_same_end(newest("whole"), newest("parts"))
-    # The window of the last 100 games continues, too.
-    mean = "rl/episode_reward_mean_100"
-    assert rows("whole")[-1][mean] == rows("parts")[-1][mean]
+    kept = newest("whole").snapshot.moments
+    assert [(name, each.n) for name, each in kept.items()] == (
+        [("observations", 400), ("returns", 400)] if env_id == PUSHES else []
+    )
+    if env_id == PUSHES:  # which pays about 100 a step: scores are true, whatever learning gets
+        assert all(450 < float(game["r"]) < 550 for game in games("whole"))
+    # The window of the last 100 games continues, too, with the scores as monitor.csv rounds them.
+    means = [float(rows(each)[-1]["rl/episode_reward_mean_100"]) for each in ("whole", "parts")]
+    assert means[0] == pytest.approx(means[1], abs=1e-6)
 
 
 def test_in_the_middle_of_games_new_ones_begin_with_numbers_that_were_not_used():
@@ -184,10 +201,12 @@ ROWS = {
 SUBJECT = Subject(DRAWN, "generic", "mlp", (2,), 2)
 
 
-def write_run(*flags: str, steps: tuple[int, ...] = (0, 40, 80)) -> pathlib.Path:
+def write_run(
+    *flags: str, steps: tuple[int, ...] = (0, 40, 80), moments: dict[str, Moments] | None = None
+) -> pathlib.Path:
     """A run of two workers that was killed some rows after its last checkpoint."""
     argv = ["--n_workers", "2", "--n_steps", "80", "--log_dir", "run", *flags, DRAWN]
-    parsed = params.resolve_network(command_line.parse(argv), "vector")
+    parsed = params.resolve(command_line.parse(argv), "vector")
     folder = run_folder.create(parsed, argv, {"kind": "vector", "sticky_actions": 0.0})
     drawn = np.random.default_rng(1)
     drawn.random(5)
@@ -197,13 +216,17 @@ def write_run(*flags: str, steps: tuple[int, ...] = (0, 40, 80)) -> pathlib.Path
     ]
     for name, head in HEADS.items():
         (folder.path / name).write_text(head)
-    as_dict = vars(parsed.params).copy()
+    as_dict = params.as_in_json(parsed.params)
     for i, n_steps in enumerate((*steps, None)):
         if n_steps is not None:
             n_bytes = {name: (folder.path / name).stat().st_size for name in HEADS}
             position = Position(workers, n_bytes, n_env_restarts=i, cpu_seconds=30)
             made = checkpoint_files.make(
-                folder.checkpoints, n_steps, position=position, params=as_dict
+                folder.checkpoints,
+                n_steps,
+                position=position,
+                params=as_dict,
+                moments=moments or {},
             )
             folder.save(made._replace(subject=SUBJECT))
         for name in HEADS if i < len(ROWS["log.txt"]) else ():
@@ -536,6 +559,25 @@ def test_settings_that_differ_from_the_checkpoints_are_found(written):
     assert refusal("--n_steps", "90").startswith("run/args.json has discount 0.5, but ")
 
 
+OF_VECTORS = {"observations": Moments(9, np.zeros(2), np.ones(2))}
+
+
+def test_a_run_goes_on_only_with_the_running_moments_that_it_keeps(work):
+    """Analytic: a run with lists in its settings; a checkpoint without its moments, or with others, is
+    none of this run's.
+    """
+    flags = ["--hidden_units", "7", "5", "--normalize_observations"]
+    folder = write_run(*flags, moments=OF_VECTORS)
+    assert open_run("--n_steps", "90").checkpoint.snapshot.moments["observations"].n == 9
+    path = folder / "checkpoints/ckpt-80.safetensors"
+    found = checkpoint.read(path)
+    for moments in ({}, OF_VECTORS | {"returns": checkpoint_files.MOMENTS["returns"]}):
+        checkpoint.write(found._replace(snapshot=found.snapshot._replace(moments=moments)))
+        assert "ckpt-80.safetensors has other running means" in refusal("--n_steps", "90")
+    checkpoint.write(found._replace(params={**found.params, "hidden_units": [7]}))
+    assert "args.json has hidden_units [7, 5], but" in refusal("--n_steps", "90")
+
+
 @pytest.mark.parametrize("next_games", [[[3]], [[3], [4], [5]], [[3, 4], [5, 6]], None])
 def test_a_checkpoint_of_other_workers_is_refused(written, next_games):
     """Analytic: it has more or fewer workers, more environments, or is a published agent."""
@@ -593,6 +635,42 @@ def test_a_new_run_says_what_it_was_restored_from(work):
     checkpoint.write(made._replace(snapshot=made.snapshot._replace(mean_squares={})))
     line = "it holds weights only: RMSProp's statistics start anew"
     assert resume.begin(asked.params, subject).lines[1] == line
+    newer = checkpoint.path_of(path.parent, 80)
+    newer.write_bytes(b"cut short")
+    start = resume.begin(asked.params, subject)
+    assert start.checkpoint.path == path
+    assert re.fullmatch(f"cannot read {newer}: .*; the one before is used", start.lines[0])
+    asked = command_line.parse(["--load_ckpt", str(newer), "CartPole-v1"])
+    with pytest.raises(UnusableCheckpoint, match="cannot read"):  # it was asked for by name
+        resume.begin(asked.params, subject)
+
+
+def test_a_new_run_says_where_its_running_moments_are_not_the_checkpoints(work):
+    """Golden: they start anew, or are not used; nothing is said where both have the same. Lists in the
+    settings are the same in both, too.
+    """
+    settings = params.as_in_json(params.Params("CartPole-v1", n_steps=10**7))
+    checkpoint_files.save(work, 70, moments=checkpoint_files.MOMENTS, params=settings)
+
+    def lines(*flags: str) -> list[str]:
+        asked = command_line.parse(["--load_ckpt", str(work), *flags, "CartPole-v1"])
+        resolved = params.resolve(asked, "vector").params
+        return [
+            line
+            for line in resume.begin(resolved, checkpoint_files.SUBJECT).lines[1:]
+            if not line.startswith(("  normalize", "  scale", "  network"))
+        ]
+
+    words = "running mean and variance of"
+    both = ["--normalize_observations", "--scale_rewards"]
+    assert lines(*both) == []
+    assert lines("--scale_rewards") == [f"its {words} observations are not used"]
+    assert lines() == [f"its {words} {name} are not used" for name in ("observations", "returns")]
+    checkpoint_files.save(work, 70, params=settings)
+    assert lines() == []
+    assert lines(*both) == [
+        f"it holds no {words} {name}: they start anew" for name in ("observations", "returns")
+    ]
 
 
 # Resumptions of real runs

@@ -11,16 +11,19 @@ from a3c.agent import network
 from a3c.agent.learner import Learner, LocalNetwork, Rollout
 from a3c.agent.shared import SharedState
 from a3c.agent.worker import MainThreadLink, Report, Worker
-from a3c.contract import Counts
+from a3c.contract import Counts, Subject
 from a3c.machine.stopping import StopFlag
 from a3c.settings.params import Params
+from tests.tools.agents import subject_of
 from tests.tools.fakes import NumberedEnvs
 
 TIMEOUT_SECONDS = 120  # of a test that would otherwise hang; none comes near it
 
 N_INPUTS, N_ACTIONS = 3, 4
-SHAPES = network.weight_shapes("mlp", (N_INPUTS,), N_ACTIONS)
-IMAGE_SHAPES = network.weight_shapes("small", (84, 84, 4), N_ACTIONS)
+SUBJECT = subject_of("mlp", (N_INPUTS,), N_ACTIONS)
+IMAGE_SUBJECT = subject_of("small", (84, 84, 4), N_ACTIONS)
+SHAPES = network.weight_shapes(SUBJECT)
+IMAGE_SHAPES = network.weight_shapes(IMAGE_SUBJECT)
 
 PARAMS = Params(
     env_id="toys/Numbers",
@@ -50,12 +53,14 @@ def make_shared(
 def make_local(
     shared: SharedState, observations: np.ndarray, params: Params = PARAMS
 ) -> LocalNetwork:
-    return LocalNetwork(shared, Learner(shared, params, observations))
+    subject = SUBJECT if observations.ndim == 3 else IMAGE_SUBJECT
+    return LocalNetwork(shared, Learner(shared, params, subject, observations))
 
 
 def act_and_learn(local: LocalNetwork, rollout: Rollout, rate: float) -> tf.Tensor:
     """What a worker does to collect this rollout and to learn from it."""
-    activations = [local.act(seen).activations for seen in rollout.observations[:-1]]
+    state = rollout.states[0]
+    activations = [local.act(seen, state).activations for seen in rollout.observations[:-1]]
     return local.learn(rollout, rate, activations)
 
 
@@ -76,22 +81,29 @@ def random_rollout(
         generator.integers(0, N_ACTIONS, (n_steps, n_envs)).astype(np.int32),
         generator.standard_normal((n_steps, n_envs)).astype(np.float32),
         continues,
+        np.zeros((1, n_envs, 0), np.float32),
     )
 
 
 class Crew:
     """Workers with one shared state, their reports, and the flag that stops them.
 
-    Only a worker 0 measures.
+    Only a worker 0 measures. A `learner` that was traced before must be of this shared state.
     """
 
     def __init__(
-        self, shared: SharedState, envs: list[Any], params: Params = PARAMS, first_number: int = 1
+        self,
+        shared: SharedState,
+        envs: list[Any],
+        params: Params = PARAMS,
+        first_number: int = 1,
+        learner: Learner | None = None,
+        subject: Subject = SUBJECT,
     ) -> None:
         self.shared, self.envs = shared, envs
         self.reports: list[Report] = []
         self.stop = StopFlag()
-        self.learner = Learner(shared, params, envs[0].observations)
+        self.learner = learner or Learner(shared, params, subject, envs[0].observations)
         self.locals = [LocalNetwork(shared, self.learner) for _ in envs]
         main = MainThreadLink(self.stop, self.reports.append)
         self.workers = [

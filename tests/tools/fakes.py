@@ -14,7 +14,8 @@ from a3c.contract import Game, Replaced, Step
 class NumberedEnvs:
     """K environments whose observation is (environment, episode, steps into the episode), each divided by 8.
 
-    Step n (from 0, of all environments together) gives the reward n + action / 10 + 100 · environment. `terminations`
+    Step n (from 0, of all environments together) gives the reward n + action / 10 + 100 · environment; of a continuous
+    action, the sum counts. `terminations`
     and `truncations` are pairs of (step, environment) where episodes end. As in the real ones, the slot then holds the
     first observation of the next episode, and only a truncation writes `final_observations`. A termination also ends
     a game, of worker 0, with score n and the episode's length. At `faults` an environment is replaced: a new episode
@@ -51,7 +52,7 @@ class NumberedEnvs:
     def step(self, actions: np.ndarray, slot: int) -> Step:
         n, n_envs = self.n_steps, len(self._episodes)
         self._on_step(n)
-        assert actions.shape == (n_envs,)
+        assert len(actions) == n_envs
         self.n_steps += 1
         self.n_frames += 4 * n_envs
         self._lengths += 1
@@ -69,7 +70,7 @@ class NumberedEnvs:
             self._lengths[k] = 0
             self.n_frames += 4
         self._show(self.observations[slot])
-        rewards = n + actions / 10 + 100 * np.arange(n_envs)
+        rewards = n + actions.reshape(n_envs, -1).sum(axis=1) / 10 + 100 * np.arange(n_envs)
         rewards[broken] = 0
         self.replaced += [Replaced([k], f"fault at step {n}") for k in broken]
         return Step(rewards.astype(np.float32), terminated, truncated, games)

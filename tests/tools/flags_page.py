@@ -1,11 +1,13 @@
-"""docs/flags.md, made from the declarations of the flags: `python -m tests.tools.flags_page` prints it."""
+"""docs/flags.md, made from the declarations of the flags: `python -m tests.tools.flags_page` writes it."""
 
 import dataclasses
+import pathlib
 from collections.abc import Iterator
 
 from a3c.settings.command_line import COMMANDS, differing
 from a3c.settings.params import KNOBS, flag, shown
 
+PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "flags.md"
 HEAD = """# Flags of train.py
 
 This page is generated from `a3c/settings/params.py` and `a3c/settings/presets/`; `make tables` writes it.
@@ -54,4 +56,4 @@ def _row(*cells: str) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    PAGE.write_text(page(), encoding="utf-8")

@@ -171,7 +171,7 @@ def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
             command_line.resumed(args, parsed.given)
         return True
     with refused_by(params.BadInput):
-        parsed = params.resolve_network(parsed, rng.choice(("image", "vector")))
+        parsed = params.resolve(parsed, rng.choice(("image", "vector")), rng.randrange(2) == 0)
         if params.from_json(json.loads(json.dumps(params.to_json(parsed)))) != parsed:
             raise Finding("it does not come back from its JSON")
         place = pathlib.Path(run_folder.name_of(parsed.params, "0123abc")[0])
@@ -202,7 +202,11 @@ def _words(rng: random.Random, flags: list[str]) -> list[str]:
         flag = rng.choice(flags)
         knob = params.KNOBS.get(flag[2:])
         values = (
-            [*map(str, knob.choices or ()), *map(str, knob.within or ()), str(knob.default)]
+            [
+                *map(str, knob.choices or ()),
+                *map(str, knob.within or ()),
+                params.shown(knob.default),
+            ]
             if knob
             else []
         )
@@ -211,7 +215,10 @@ def _words(rng: random.Random, flags: list[str]) -> list[str]:
             value = mutate_bytes(rng, value.encode("utf-8", "replace"))[:200].decode(
                 "utf-8", "replace"
             )
-        words += rng.choice(([flag, value], [flag, value], [f"{flag}={value}"], [flag], [value]))
+        several = [flag, *[value] * rng.choice((2, 3, 17))]
+        words += rng.choice(
+            ([flag, value], [flag, *value.split()], several, [f"{flag}={value}"], [flag], [value])
+        )
     if rng.randrange(5):
         words.append(rng.choice(("CartPole-v1", "PongNoFrameskip-v4", *TEXTS)))
     return words
@@ -236,13 +243,18 @@ def _try_main(main: Callable[[list[str]], int], argv: list[str]) -> bool:
 
 
 HEADER: dict[str, Any] = {
-    name: {"dtype": "F32", "shape": shape, "data_offsets": [start, start + 4 * math.prod(shape)]}
-    for name, shape, start in (
-        *(("weights/w_kernel", [3, 2], 0), ("weights/w_bias", [2], 24)),
-        *(("mean_squares/w_kernel", [3, 2], 32), ("mean_squares/w_bias", [2], 56)),
+    name: {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    for name, dtype, shape, start, end in (
+        ("weights/w_kernel", "F32", [3, 2], 0, 24),
+        ("weights/w_bias", "F32", [2], 24, 32),
+        ("mean_squares/w_kernel", "F32", [3, 2], 32, 56),
+        ("mean_squares/w_bias", "F32", [2], 56, 64),
+        ("moments/returns_n", "I64", [], 64, 72),
+        ("moments/returns_mean", "F64", [], 72, 80),
+        ("moments/returns_squares", "F64", [], 80, 88),
     )
 }
-ARRAYS = np.arange(16, dtype="<f4").tobytes()
+ARRAYS = np.arange(16, dtype="<f4").tobytes() + np.int64(7).tobytes() + np.ones(2, "<f8").tobytes()
 WORKER = {"generator": np.random.default_rng(0).bit_generator.state, "next_games": [3]}
 INFO: dict[str, Any] = {
     "format_version": checkpoint.FORMAT_VERSION,
@@ -253,7 +265,9 @@ INFO: dict[str, Any] = {
     | {"workers": [WORKER], "n_bytes": {"monitor.csv": 96, "progress.csv": 33, "log.txt": 5}},
 }
 ARGS: dict[str, Any] = {
-    **params.to_json(params.resolve_network(command_line.parse(["CartPole-v1"]), "vector")),
+    **params.to_json(
+        params.resolve(command_line.parse(["--scale_rewards", "CartPole-v1"]), "vector")
+    ),
     "environment": {"kind": "vector", "sticky_actions": 0.0, "action_meanings": []},
 }
 
@@ -360,6 +374,9 @@ def _try_checkpoint(folder: pathlib.Path, data: bytes) -> bool:
         for name, array in part.items():
             if array.dtype != np.float32 or not np.isfinite(array).all():
                 raise Finding(f"{name} is not as it should be: {array.shape} {array.dtype}")
+    for name, moments in found.snapshot.moments.items():
+        if not np.isfinite([moments.n, *moments.mean.flat, *moments.squares.flat]).all():
+            raise Finding(f"the moments of {name} are not as they should be")
     return True
 
 
@@ -446,7 +463,7 @@ def try_csv(rng: random.Random, folder: pathlib.Path) -> bool:
     merged = games.merge([read, *([] if more else [games.parse_monitor(head + rows)])])
     if not all(np.isfinite(array).all() for array in merged) or (np.diff(merged.seconds) < 0).any():
         raise Finding("games that cannot be plotted")
-    table_read = reading.parse_progress(progress.decode(errors="replace"), names)
+    table_read = reading.parse_progress(progress.decode(errors="replace"))
     if rng.randrange(20) == 0:
         write(folder / "monitor.csv", monitor)
         write(folder / "progress.csv", progress)
@@ -460,7 +477,7 @@ def try_csv(rng: random.Random, folder: pathlib.Path) -> bool:
             _try_main(
                 plot_runs.main, [str(folder), "--out", str(folder / "x.png"), "--smooth", "1"]
             )
-    return not read.words and table_read is not None
+    return not read.words and set(names) <= table_read.columns.keys()
 
 
 # Each class, and how many of a million inputs it has.

@@ -34,7 +34,6 @@ import contextlib
 import ctypes
 import fcntl
 import functools
-import itertools
 import json
 import math
 import os
@@ -59,29 +58,40 @@ from tests.tools import mutation  # noqa: E402 (needs the path)
 
 # Every mutant of these modules is run; of the others, a sample.
 IN_FULL = (
-    *("losses", "optimizer", "shared", "network", "kernels", "learner", "worker"),
+    *(
+        "losses",
+        "optimizer",
+        "shared",
+        "network",
+        "kernels",
+        "learner",
+        "worker",
+        "policy",
+        "moments",
+    ),
     *("score", "wrappers", "screen"),
 )
 SAMPLE_SIZE = 300
 SAMPLE_SEED = 2
 
-# Test files that may notice a module's mutants, besides its own.
+# Test files that may notice a module's mutants, besides its own; the quick ones come first.
 MORE_TESTS = {
     "losses": ("properties", "worker", "oracle_replay", "learning"),
     "optimizer": ("properties", "shared", "worker", "sharing", "oracle_replay"),
     "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
     "network": ("worker", "checkpoint", "oracle_replay", "pins"),
     "kernels": ("network", "learner", "optimizer", "oracle_replay", "pins"),
-    "policy": ("worker", "losses", "evaluation"),
+    "policy": ("worker", "losses", "evaluation", "oracle_replay"),
+    "moments": ("worker", "shared", "oracle_replay", "pins"),
     "learner": ("worker", "failure", "properties", "learning", "shared", "oracle_replay"),
-    "worker": ("failure", "properties", "learning", "training"),
+    "worker": ("failure", "properties", "learning", "training", "oracle_replay"),
     "debug_dump": ("properties", "worker", "show_debug_data"),
     "contract": ("worker", "checkpoint", "resume"),
-    "score": ("properties", "replay_by_hand", "make", "pool"),
-    "wrappers": ("properties", "replay_by_hand", "make"),
-    "screen": ("make", "wrappers", "replay_by_hand"),
+    "score": ("wrappers", "properties", "make", "pool", "replay_by_hand"),
+    "wrappers": ("properties", "make", "replay_by_hand"),
+    "screen": ("wrappers", "make", "replay_by_hand"),
     "debug_wrappers": ("make", "wrappers"),
-    "make": ("replay_by_hand", "preprocessing_play"),
+    "make": ("preprocessing_play", "replay_by_hand"),
     "pool": ("process", "fleet", "replay_by_hand"),
     "fleet": ("pool",),
     "process": ("pool", "env_fault", "replay_by_hand"),
@@ -90,7 +100,7 @@ MORE_TESTS = {
     "seeding": ("properties", "make", "training"),
     "stopping": ("train",),
     "params": ("command_line", "config", "run_folder", "resume"),
-    "command_line": ("params", "train"),
+    "command_line": ("config", "params", "train"),
     "config": ("command_line", "params"),
     "checkpoint": ("evaluator", "resume", "training", "train"),
     "events": ("logs", "resume"),
@@ -102,16 +112,21 @@ MORE_TESTS = {
     "run_folder": ("resume", "safety", "train"),
     "agent": ("evaluation", "run_checkpoint"),
     "atari_scores": ("evaluation",),
+    "curves": ("plot_runs",),
     "evaluation": ("evaluator", "run_checkpoint"),
     "evaluator": ("training", "resume"),
     "screens": ("views", "preprocessing_play", "run_checkpoint"),
-    "views": ("preprocessing_play", "run_checkpoint"),
+    "eyes": ("run_checkpoint",),
+    "opengl": ("run_checkpoint",),
+    "views": ("eyes", "preprocessing_play", "run_checkpoint"),
     "start": ("train", "training"),
+    "folder": ("trial", "board"),
+    "tuner": ("trial",),
     "training": ("resume", "train"),
     "watch": ("training", "train"),
     "__init__": ("setup", "train"),
 }
-OTHERS_SECONDS = 40
+OTHERS_SECONDS = 40.0
 # The right source has to pass again after so many mutants: on a machine that has become too slow or
 # whose disk is full, the tests would fail for every mutant.
 CHECKED_EVERY = 50
@@ -389,7 +404,7 @@ class Workshop:
         code = 99
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.setsid()
+            os.setpgid(0, 0)  # not setsid(), which would end our low priority
             os.chdir(self.folder)
             sys.path[0] = str(self.folder)
             for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "a3c")]:
@@ -437,59 +452,98 @@ def end_children() -> None:
 
 
 class Baseline(NamedTuple):
-    """The tests of one file on the right source."""
+    """The tests of one file on the right source, the quickest first."""
 
     seconds: dict[str, float]
     entered: dict[str, list[str]]
     seconds_of_setups: float  # what several tests share is set up by the first of them
 
-    def rounds(self, function: str, own_file: str) -> list[list[str]]:
-        """Return the tests that entered the function, those of the module's own file first, and
-        the quickest first in both, and of the others as many as take OTHERS_SECONDS; then so much of
-        the module's own file again, whatever it entered: what is cached, one test enters for all.
-        What no test entered, because it runs in other processes or on import, all may notice."""
-        tests = sorted(self.seconds, key=self.seconds.__getitem__)
-        entered = [test for test in tests if function in self.entered.get(test, ())] or tests
-        own = [test for test in entered if test.startswith(own_file)]
-        others = self._first([test for test in entered if test not in own])
-        rest = [test for test in tests if test.startswith(own_file) and test not in own]
-        return [tests for tests in (own, others, self._first(rest)) if tests]
-
-    def _first(self, tests: Sequence[str]) -> list[str]:
-        """Return as many as take OTHERS_SECONDS."""
-        seconds = itertools.accumulate(self.seconds[test] for test in tests)
-        return [test for test, sum_ in zip(tests, seconds, strict=True) if sum_ < OTHERS_SECONDS]
+    def entering(self, function: str) -> list[str]:
+        return [test for test in self.seconds if function in self.entered.get(test, ())]
 
     def limit(self, tests: Iterable[str]) -> float:
-        """Return how long to wait for tests that took so long: a busy machine is five times slower."""
+        """Return how long to wait for these tests: a busy machine is five times slower."""
         return 60 + 5 * (self.seconds_of_setups + sum(self.seconds[test] for test in tests))
 
 
-def baseline_of(workshop: Workshop, path: str, source: str) -> Baseline:
-    """Run all tests of a file, which must pass."""
-    marked = mutation.functions_marked(source, "mutants_mark")
-    header = "import builtins\nmutants_mark = getattr(builtins, 'mutants_mark', lambda _: None)\n"
-    # After the docstring and imports from __future__ would be neater; we have none of the latter.
-    workshop.put(path, header + marked)
-    outcome, told = workshop.run(files_of_tests(path), 3600, marks=True)
-    workshop.put(path, source)
-    if outcome.code != 0:
-        log = (workshop.folder / "log.txt").read_text(errors="replace")
-        raise SystemExit(f"{path}: its tests fail without any change: {outcome}\n{log[-4000:]}")
-    return Baseline(told["seconds"], told["entered"], told["seconds_of_setups"])
+class RightSource:
+    """A copy of the tree without a mutant, whose functions say that they were entered."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._workshop = Workshop(folder)
+        self._files: dict[str, Baseline] = {}
+        header = (
+            "import builtins\nmutants_mark = getattr(builtins, 'mutants_mark', lambda _: None)\n"
+        )
+        # After the docstring and imports from __future__ would be neater; we have none of the latter.
+        for file in ROOT.glob("a3c/**/*.py"):
+            path = str(file.relative_to(ROOT))
+            marked = mutation.functions_marked(file.read_text(), "mutants_mark", path)
+            self._workshop.put(path, header + marked)
+
+    def run(self, file: str) -> Baseline:
+        """Run all tests of a file, which must pass."""
+        outcome, told = self._workshop.run([file], 3600, marks=True)
+        if outcome.code != 0:
+            log = (self._workshop.folder / "log.txt").read_text(errors="replace")
+            raise SystemExit(f"{file} fails without any change: {outcome}\n{log[-4000:]}")
+        seconds = dict(sorted(told["seconds"].items(), key=lambda item: item[1]))
+        return Baseline(seconds, told["entered"], told["seconds_of_setups"])
+
+    def baseline(self, file: str) -> Baseline:
+        """Return what is known of a file, which runs when that is first needed."""
+        if file not in self._files:
+            self._files[file] = self.run(file)
+        return self._files[file]
 
 
-def judge(workshop: Workshop, baseline: Baseline, function: str, files: Sequence[str]) -> Outcome:
-    """Run the tests of these files, the module's own first, against the mutant in place until one
-    notices it."""
+Round = tuple[Baseline, list[str]]  # some tests of one file
+
+
+def rounds(right: RightSource, function: str, files: Sequence[str]) -> Iterator[Round]:
+    """Yield the tests of the module's own file, which is the first, that entered the function; as many
+    of the other files as take OTHERS_SECONDS; then so much of its own file again, whatever it
+    entered: what is cached, one test enters for all. What no test entered, because it runs in other
+    processes or on import, all may notice."""
+    own = right.baseline(files[0])
+    entering = own.entering(function)
+    yield own, entering or [*own.seconds]
+    is_entered = bool(entering)
+    for others in within(map(right.baseline, files[1:]), lambda other: other.entering(function)):
+        is_entered = True
+        yield others
+    if not is_entered:
+        yield from within(map(right.baseline, files[1:]), lambda other: other.seconds)
+    if entering:
+        yield from within([own], lambda own: own.seconds.keys() - entering)
+
+
+def within(
+    baselines: Iterable[Baseline], choose: Callable[[Baseline], Iterable[str]]
+) -> Iterator[Round]:
+    """Yield the quickest of the chosen tests of each file, in all as many as take OTHERS_SECONDS."""
+    left = OTHERS_SECONDS
+    for baseline in baselines:
+        tests = []
+        for test in sorted(choose(baseline), key=baseline.seconds.__getitem__):
+            if baseline.seconds[test] < left:
+                left -= baseline.seconds[test]
+                tests.append(test)
+        if tests:
+            yield baseline, tests
+
+
+def judge(workshop: Workshop, right: RightSource, function: str, files: Sequence[str]) -> Outcome:
+    """Run the tests of these files against the mutant in place until one notices it."""
     seconds = 0.0
     outcome = Outcome(0, "-", 0.0)
-    for tests in baseline.rounds(function, files[0]):
-        if outcome.code == 0:
-            outcome, _ = workshop.run(tests, baseline.limit(tests))
-            seconds += outcome.seconds
+    for baseline, tests in rounds(right, function, files):
+        outcome, _ = workshop.run(tests, baseline.limit(tests))
+        seconds += outcome.seconds
+        if outcome.code != 0:
+            break
     if outcome.code == NO_SUCH_TEST:  # a case is named by something that the mutant changed
-        outcome, _ = workshop.run(files, baseline.limit(baseline.seconds))
+        outcome, _ = workshop.run(files, 3600)
         seconds += outcome.seconds
     return outcome._replace(seconds=seconds)
 
@@ -512,25 +566,27 @@ class OutOfTime(Exception):
 
 
 def run_module(
-    path: str, functions: Functions, save: Callable[[str, Function], None], end: float
+    path: str,
+    functions: Functions,
+    right: RightSource,
+    save: Callable[[str, Function], None],
+    end: float,
 ) -> None:
     """Run the mutants that are left of one module; hand on the function after each."""
     todo = [(key, i) for key, f in functions.items() if f.path == path for i in f.left()]
     if not todo:
         return
-    source = (ROOT / path).read_text()
+    source, files = (ROOT / path).read_text(), files_of_tests(path)
     with tempfile.TemporaryDirectory() as folder:
         workshop = Workshop(pathlib.Path(folder))
-        print(f"{path}: {len(todo)} mutants; first the tests of the right source", flush=True)
-        baseline = baseline_of(workshop, path, source)
-        print(f"{len(baseline.seconds)} tests, {sum(baseline.seconds.values()):.0f} s", flush=True)
+        print(f"{path}: {len(todo)} mutants", flush=True)
         for number, (key, i) in enumerate(todo, start=1):
             if time.monotonic() > end:
                 raise OutOfTime
             function = functions[key]
             mutant = function.part.mutants[i]
             workshop.put(path, mutant.apply(source))
-            outcome = judge(workshop, baseline, function.part.name, files_of_tests(path))
+            outcome = judge(workshop, right, f"{path}:{function.part.name}", files)
             state = state_of(outcome)
             if function.states[i] == AGAIN and state != SURVIVED:
                 state = NOTICED_SINCE
@@ -539,7 +595,7 @@ def run_module(
             print(f"{line} | {path}:{mutant.line} {mutant.name}", flush=True)
             save(key, functions[key])
             if number % CHECKED_EVERY == 0:
-                baseline = baseline_of(workshop, path, source)
+                right.run(files[0])
 
 
 def shares(functions: Functions, paths: Sequence[str], n_jobs: int) -> list[list[str]]:
@@ -561,8 +617,13 @@ def warm_up() -> None:
     import ale_py  # noqa: F401
     import cv2  # noqa: F401
     import gymnasium  # noqa: F401
+    import hypothesis  # noqa: F401
+    import matplotlib.figure  # noqa: F401
     import pytest  # noqa: F401
+    import safetensors.numpy  # noqa: F401
+    import tensorboard.backend.event_processing.plugin_event_accumulator  # noqa: F401
     import tensorflow  # noqa: F401
+    import tqdm  # noqa: F401
 
 
 def main(arguments: list[str]) -> int:
@@ -609,9 +670,10 @@ def main(arguments: list[str]) -> int:
     elif not given.score:
         os.nice(10)
         warm_up()
-        with contextlib.suppress(OutOfTime):
+        with contextlib.suppress(OutOfTime), tempfile.TemporaryDirectory() as folder:
+            right = RightSource(pathlib.Path(folder))
             for path in paths if given.share is None else filter(None, given.share.split(",")):
-                run_module(path, functions, save, end)
+                run_module(path, functions, right, save, end)
     if given.share is None:
         functions = read()
         print(*score(functions.values(), excused), sep="\n")

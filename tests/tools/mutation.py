@@ -162,12 +162,14 @@ def _mutants_of(part: str, node: ast.stmt, offsets: list[int]) -> list[Mutant]:
     return found
 
 
-def functions_marked(source: str, mark: str) -> str:
-    """Return the source with a call `mark("name")` at the start of each function that is a part."""
+def functions_marked(source: str, mark: str, path: str) -> str:
+    """Return the source with a call `mark("path:name")` in each function that is a part."""
     tree = ast.parse(source)
     for name, node in list(nodes_of(tree)):
         if isinstance(node, ast.FunctionDef):
-            node.body.insert(_is_documented(node), ast.parse(f"{mark}({name!r})").body[0])
+            node.body.insert(
+                _is_documented(node), ast.parse(f"{mark}({f'{path}:{name}'!r})").body[0]
+            )
     return ast.unparse(ast.fix_missing_locations(tree))
 
 

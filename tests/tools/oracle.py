@@ -1,18 +1,19 @@
 """The whole of A3C's arithmetic in float64 NumPy, with every derivative written by hand.
 
-An independent second opinion on what TensorFlow computes: written from Mnih et al. 2016 (section 4
-and Algorithm S3), Mnih et al. 2015 (the nature network) and the project's design, not from `a3c/`.
-It is meant to be obvious, and shares nothing with the code that it checks. No other test derives the
-update in NumPy.
+An independent second opinion on what TensorFlow computes: written from Mnih et al. 2016 (sections 4,
+5.1 and 9, and Algorithm S3), Mnih et al. 2015 (the nature network) and the project's design, not from
+`a3c/`. It is meant to be obvious, and shares nothing with the code that it checks. No other test
+derives the update in NumPy.
 
-    oracle = Oracle("nature", weights, constant(weights, 1.0), hyperparameters)
+    oracle = Oracle(Network("nature"), weights, constant(weights, 1.0), hyperparameters)
     for rollout in rollouts:
         oracle.update(rollout, learning_rate)
     oracle.weights, oracle.mean_squares  # after the updates
 
 T is the number of steps of a rollout, K the number of environments, N a batch of states, A the
-number of actions. Weights, gradients and statistics are dicts of arrays in TensorFlow's layout:
-kernels of convolutions (height, width, in, out), of dense layers (in, out).
+number of the policy's outputs. Weights, gradients and statistics are dicts of arrays in TensorFlow's
+layout: kernels of convolutions (height, width, in, out), of dense layers (in, out). What LSTMs
+remember is one array: for each LSTM its outputs h, then its cells c.
 """
 
 from collections.abc import Mapping
@@ -26,13 +27,46 @@ Array = npt.NDArray[np.float64]
 Weights = dict[str, Array]
 
 
+HEADS = ("policy", "value")
+
+
+class Network(NamedTuple):
+    """What a network consists of."""
+
+    kind: str  # nature, small or mlp
+    hidden_units: tuple[int, ...] = (64, 64)  # of mlp
+    activation: str = "tanh"  # of mlp; or relu
+    lstm_units: int = 0  # of an LSTM after the last hidden layer; mlp has one for each head
+    # Or a Gaussian: with per_dimension, the log of the standard deviation (sd) is a weight of each
+    # dimension of an action; with per_state, the state gives one variance for all dimensions.
+    policy: str = "categorical"
+
+    def dense_layers(self, head: str) -> list[str]:
+        """Of mlp, below a head."""
+        return [f"{head}_dense{number + 1}" for number in range(len(self.hidden_units))]
+
+    def below(self, head: str) -> str:
+        """The layer that a head sees."""
+        if self.lstm_units:
+            return f"{head}_lstm" if self.kind == "mlp" else "lstm"
+        return self.dense_layers(head)[-1] if self.kind == "mlp" else "dense"
+
+    def lstms(self) -> list[str]:
+        return sorted({self.below(head) for head in HEADS}) if self.lstm_units else []
+
+    def state_size(self) -> int:
+        """How many numbers LSTMs remember of each environment."""
+        return 2 * self.lstm_units * len(self.lstms())
+
+
 class Rollout(NamedTuple):
     """T steps of K environments, as a worker collected them under one set of weights."""
 
     observations: npt.NDArray[Any]  # (T + 1, K, ...): the last is the state to bootstrap from
-    actions: npt.NDArray[Any]  # (T, K), integers
-    rewards: npt.NDArray[Any]  # (T, K), clipped; bootstraps of truncated episodes included
+    actions: npt.NDArray[Any]  # (T, K), integers; if they are continuous, (T, K, n)
+    rewards: npt.NDArray[Any]  # (T, K), clipped or scaled; values that time limits hid included
     continues: npt.NDArray[Any]  # (T, K): 0 where this step ended an episode, else 1
+    states: npt.NDArray[Any] | None = None  # (1, K, n): what LSTMs remembered before step 0
 
 
 Reduction = Literal["mean", "sum"]
@@ -85,100 +119,146 @@ CONVOLUTIONS = {
         Convolution("conv2", filters=32, size=4, stride=2),
     ],
 }
-N_HIDDEN = {"nature": 512, "small": 256, "mlp": 64}
+N_HIDDEN = {"nature": 512, "small": 256}
 
 
 # Networks.
 
 
 def weight_shapes(
-    network: str, observation_shape: tuple[int, ...], n_actions: int
+    network: Network, observation_shape: tuple[int, ...], n_actions: int
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight of a network, by name."""
+    """The shape of every weight of a network, by name. Continuous actions have n_actions dimensions."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def add(layer: str, *kernel_shape: int) -> None:
         shapes[f"{layer}_kernel"] = kernel_shape
         shapes[f"{layer}_bias"] = kernel_shape[-1:]
 
-    n_hidden = N_HIDDEN[network]
-    if network == "mlp":
-        for head, n_outputs in (("policy", n_actions), ("value", 1)):
-            add(f"{head}_dense1", *observation_shape, n_hidden)
-            add(f"{head}_dense2", n_hidden, n_hidden)
-            add(head, n_hidden, n_outputs)
+    def add_lstm(layer: str, n_inputs: int) -> int:
+        n_units = network.lstm_units
+        if not n_units:
+            return n_inputs
+        shapes[f"{layer}_input_kernel"] = (n_inputs, 4 * n_units)
+        shapes[f"{layer}_recurrent_kernel"] = (n_units, 4 * n_units)
+        shapes[f"{layer}_bias"] = (4 * n_units,)
+        return n_units
+
+    def add_head(head: str, n_inputs: int) -> None:
+        add(head, n_inputs, n_actions if head == "policy" else 1)
+        if head == "policy" and network.policy == "per_dimension":
+            shapes["policy_log_sd"] = (n_actions,)
+        if head == "policy" and network.policy == "per_state":
+            add("policy_variance", n_inputs, 1)
+
+    if network.kind == "mlp":
+        for head in HEADS:
+            (n_last,) = observation_shape
+            for layer, n_units in zip(
+                network.dense_layers(head), network.hidden_units, strict=True
+            ):
+                add(layer, n_last, n_units)
+                n_last = n_units
+            add_head(head, add_lstm(f"{head}_lstm", n_last))
         return shapes
 
     height, width, channels = observation_shape
-    for layer, filters, size, stride in CONVOLUTIONS[network]:
+    for layer, filters, size, stride in CONVOLUTIONS[network.kind]:
         add(layer, size, size, channels, filters)
         height, width = (height - size) // stride + 1, (width - size) // stride + 1
         channels = filters
-    add("dense", height * width * channels, n_hidden)
-    add("policy", n_hidden, n_actions)
-    add("value", n_hidden, 1)
+    add("dense", height * width * channels, N_HIDDEN[network.kind])
+    n_last = add_lstm("lstm", N_HIDDEN[network.kind])
+    for head in HEADS:
+        add_head(head, n_last)
     return shapes
 
 
 def forward(
-    network: str, weights: Mapping[str, Array], observations: npt.NDArray[Any]
+    network: Network,
+    weights: Mapping[str, Array],
+    observations: npt.NDArray[Any],
+    state: npt.NDArray[Any] | None = None,
+    continues: npt.NDArray[Any] | None = None,
 ) -> dict[str, Array]:
-    """The outputs of every layer for N observations, by name: among them `policy`, logits (N, A), and
-    `value` (N, 1).
-    """
-    if network == "mlp":
-        # Two networks that share nothing, each of two tanh layers and a linear one.
-        outputs = {"observations": observations.astype(np.float64)}
-        for head in ("policy", "value"):
-            last = outputs["observations"]
-            for layer in (f"{head}_dense1", f"{head}_dense2"):
-                last = outputs[layer] = np.tanh(_dense(weights, layer, last))
-            outputs[head] = _dense(weights, head, last)
-        return outputs
+    """The outputs of every layer for N observations, by name: among them `policy` (N, A), logits or a
+    Gaussian's means and logs of sds, and `value` (N, 1).
 
-    # Convolutions, flattened as (height, width, channels), one dense layer, two linear heads.
-    if observations.dtype != np.uint8:
-        raise ValueError(f"images are uint8, not {observations.dtype}")
-    last = observations.astype(np.float64) / 255.0
-    outputs = {"observations": last}
-    for layer, _, _, stride in CONVOLUTIONS[network]:
-        kernel, bias = weights[f"{layer}_kernel"], weights[f"{layer}_bias"]
-        last = outputs[layer] = _relu(convolve(last, kernel, bias, stride))
-    outputs["flat"] = last.reshape(len(last), -1)
-    outputs["dense"] = _relu(_dense(weights, "dense", outputs["flat"]))
-    outputs["policy"] = _dense(weights, "policy", outputs["dense"])
-    outputs["value"] = _dense(weights, "value", outputs["dense"])
+    With LSTMs, the observations are T steps of K environments, step by step, `state` (K, n) is what
+    they remember before the first, and where `continues` (T, K) is 0 an episode ended with this step,
+    so that nothing is remembered in the next. `state` among the outputs (N, n) is what is remembered
+    after each step.
+    """
+    outputs: dict[str, Array] = {}
+    states = iter(np.split(state, len(network.lstms()), axis=1) if network.lstm_units else ())
+    if network.kind == "mlp":
+        # Two networks that share nothing.
+        activate = {"tanh": np.tanh, "relu": _relu}[network.activation]
+        outputs["observations"] = observations.astype(np.float64)
+        for head in HEADS:
+            last = outputs["observations"]
+            for layer in network.dense_layers(head):
+                last = outputs[layer] = activate(_dense(weights, layer, last))
+            if network.lstm_units:
+                _lstm(weights, f"{head}_lstm", last, next(states), continues, outputs)
+    else:
+        # Convolutions, flattened as (height, width, channels), and one dense layer, for both heads.
+        if observations.dtype != np.uint8:
+            raise ValueError(f"images are uint8, not {observations.dtype}")
+        last = outputs["observations"] = observations.astype(np.float64) / 255.0
+        for layer, _, _, stride in CONVOLUTIONS[network.kind]:
+            kernel, bias = weights[f"{layer}_kernel"], weights[f"{layer}_bias"]
+            last = outputs[layer] = _relu(convolve(last, kernel, bias, stride))
+        outputs["flat"] = last.reshape(len(last), -1)
+        outputs["dense"] = _relu(_dense(weights, "dense", outputs["flat"]))
+        if network.lstm_units:
+            _lstm(weights, "lstm", outputs["dense"], next(states), continues, outputs)
+    outputs["policy"] = _policy(network, weights, outputs)
+    outputs["value"] = _dense(weights, "value", outputs[network.below("value")])
+    remembered = [outputs[f"{lstm}{part}"] for lstm in network.lstms() for part in ("", "_cells")]
+    outputs["state"] = np.concatenate([np.zeros((len(observations), 0)), *remembered], axis=1)
     return outputs
 
 
 def backward(
-    network: str,
+    network: Network,
     weights: Mapping[str, Array],
     outputs: dict[str, Array],
-    d_logits: Array,
+    d_policy: Array,
     d_values: Array,
+    continues: npt.NDArray[Any] | None = None,
 ) -> Weights:
-    """The gradient of a loss by every weight, from its gradients by logits (N, A), values (N, 1).
+    """The gradient of a loss by every weight, from its gradients by the outputs `policy` (N, A) and
+    `value` (N, 1). None flows into what was remembered before the first step.
 
     Here and below, d_x is the derivative of the loss by x.
     """
     gradients: Weights = {}
-    if network == "mlp":
-        for head, d_head in (("policy", d_logits), ("value", d_values)):
-            dense1, dense2 = outputs[f"{head}_dense1"], outputs[f"{head}_dense2"]
-            d_dense2 = _dense_backward(weights, head, dense2, d_head, gradients)
-            d_dense2 *= 1.0 - dense2**2  # the derivative of tanh by its output
-            d_dense1 = _dense_backward(weights, f"{head}_dense2", dense1, d_dense2, gradients)
-            d_dense1 *= 1.0 - dense1**2
-            _dense_backward(weights, f"{head}_dense1", outputs["observations"], d_dense1, gradients)
+    seen_by_value = outputs[network.below("value")]
+    d_below = {
+        "policy": _policy_backward(network, weights, outputs, d_policy, gradients),
+        "value": _dense_backward(weights, "value", seen_by_value, d_values, gradients),
+    }
+    if network.kind == "mlp":
+        slope = {"tanh": _tanh_slope, "relu": _relu_slope}[network.activation]
+        for head, d_last in d_below.items():
+            layers = network.dense_layers(head)
+            if network.lstm_units:
+                d_last = _lstm_backward(
+                    weights, f"{head}_lstm", layers[-1], outputs, d_last, continues, gradients
+                )
+            for layer, below in zip(layers[::-1], ["observations", *layers][-2::-1], strict=True):
+                d_last = d_last * slope(outputs[layer])
+                d_last = _dense_backward(weights, layer, outputs[below], d_last, gradients)
         return gradients
 
-    d_dense = _dense_backward(weights, "policy", outputs["dense"], d_logits, gradients)
-    d_dense += _dense_backward(weights, "value", outputs["dense"], d_values, gradients)
-    d_dense *= _relu_slope(outputs["dense"])
+    d_last = d_below["policy"] + d_below["value"]
+    if network.lstm_units:
+        d_last = _lstm_backward(weights, "lstm", "dense", outputs, d_last, continues, gradients)
+    d_dense = d_last * _relu_slope(outputs["dense"])
     d_flat = _dense_backward(weights, "dense", outputs["flat"], d_dense, gradients)
 
-    convolutions = CONVOLUTIONS[network]
+    convolutions = CONVOLUTIONS[network.kind]
     d_layer = d_flat.reshape(outputs[convolutions[-1].layer].shape)
     layers_below = ["observations", *(convolution.layer for convolution in convolutions[:-1])]
     for (layer, _, _, stride), below in zip(convolutions[::-1], layers_below[::-1], strict=True):
@@ -189,6 +269,124 @@ def backward(
         if below != "observations":
             d_layer = _convolve_backward_inputs(inputs, kernel, d_layer, stride)
     return gradients
+
+
+def _policy(network: Network, weights: Mapping[str, Array], outputs: dict[str, Array]) -> Array:
+    """Logits; or the means of a Gaussian, and beside them the logs of its sds."""
+    inputs = outputs[network.below("policy")]
+    first = _dense(weights, "policy", inputs)
+    if network.policy == "categorical":
+        return first
+    if network.policy == "per_dimension":
+        log_sds = np.tile(weights["policy_log_sd"], (len(first), 1))
+    else:
+        # Paper section 9: the variance is log(1 + exp(x)).
+        outputs["policy_variance"] = _dense(weights, "policy_variance", inputs)
+        log_sd = 0.5 * np.log(np.logaddexp(0.0, outputs["policy_variance"]))
+        log_sds = np.repeat(log_sd, first.shape[1], axis=1)
+    return np.concatenate([first, log_sds], axis=1)
+
+
+def _policy_backward(
+    network: Network,
+    weights: Mapping[str, Array],
+    outputs: dict[str, Array],
+    d_policy: Array,
+    gradients: Weights,
+) -> Array:
+    """Put the head's own gradients into `gradients`; return the gradient by its inputs."""
+    inputs = outputs[network.below("policy")]
+    if network.policy == "categorical":
+        return _dense_backward(weights, "policy", inputs, d_policy, gradients)
+    d_means, d_log_sds = np.split(d_policy, 2, axis=1)
+    d_inputs = _dense_backward(weights, "policy", inputs, d_means, gradients)
+    if network.policy == "per_dimension":
+        gradients["policy_log_sd"] = d_log_sds.sum(axis=0)
+        return d_inputs
+    # log sd = 1/2 log v with v = log(1 + exp(x)), whose derivative by x is sigmoid(x).
+    x = outputs["policy_variance"]
+    d_x = d_log_sds.sum(axis=1, keepdims=True) * 0.5 / np.logaddexp(0.0, x) * _sigmoid(x)
+    return d_inputs + _dense_backward(weights, "policy_variance", inputs, d_x, gradients)
+
+
+def _lstm(
+    weights: Mapping[str, Array],
+    layer: str,
+    inputs: Array,
+    state: npt.NDArray[Any],
+    continues: npt.NDArray[Any] | None,
+    outputs: dict[str, Array],
+) -> None:
+    """Put into `outputs` what an LSTM computes for inputs (T * K, n) from a state (K, 2 * units).
+
+    In each step (Hochreiter and Schmidhuber 1997, with the forget gates of Gers et al. 2000):
+
+        input, forget, output gate  i, f, o = sigmoid(x W + h U + b)
+        what may be added           g = tanh(x W + h U + b)
+        cells                       c = f * c + i * g
+        outputs                     h = o * tanh(c)
+
+    The columns of W, U and b are those of i, f, o and g.
+    """
+    h, c = np.split(state.astype(np.float64), 2, axis=1)
+    steps = []
+    for t, x in enumerate(inputs.reshape(-1, len(state), inputs.shape[1])):
+        if t > 0 and continues is not None:
+            h, c = continues[t - 1, :, None] * h, continues[t - 1, :, None] * c
+        before = h, c
+        sums = x @ weights[f"{layer}_input_kernel"] + h @ weights[f"{layer}_recurrent_kernel"]
+        *sums_of_gates, sums_of_added = np.split(sums + weights[f"{layer}_bias"], 4, axis=1)
+        i, f, o = (_sigmoid(sums) for sums in sums_of_gates)
+        g = np.tanh(sums_of_added)
+        c = f * c + i * g
+        h = o * np.tanh(c)
+        steps.append([h, c, *before, i, f, o, g])
+    names = ("", "_cells", "_h_before", "_c_before", "_i", "_f", "_o", "_g")
+    for name, arrays in zip(names, zip(*steps, strict=True), strict=True):
+        outputs[f"{layer}{name}"] = np.concatenate(arrays)
+
+
+def _lstm_backward(
+    weights: Mapping[str, Array],
+    layer: str,
+    below: str,
+    outputs: dict[str, Array],
+    d_outputs: Array,
+    continues: npt.NDArray[Any] | None,
+    gradients: Weights,
+) -> Array:
+    """Back through the T steps, and not into the state before them; as `_dense_backward`."""
+    if continues is None:
+        continues = np.ones((1, len(d_outputs)))  # one step
+    d_sums = []
+    d_h_later = d_c_later = np.zeros(())
+    for t in reversed(range(len(continues))):
+        at = slice(t * len(continues[t]), (t + 1) * len(continues[t]))
+        names = ("_cells", "_c_before", "_i", "_f", "_o", "_g")
+        c, c_before, i, f, o, g = (outputs[f"{layer}{name}"][at] for name in names)
+        # The next step had nothing of this one's state if an episode ended with this one.
+        d_h = d_outputs[at] + continues[t, :, None] * d_h_later
+        d_c = d_h * o * _tanh_slope(np.tanh(c)) + continues[t, :, None] * d_c_later
+        d_gates = [d_c * g, d_c * c_before, d_h * np.tanh(c)]
+        slopes = [gate * (1.0 - gate) for gate in (i, f, o)]
+        d_sums_of_gates = [d * slope for d, slope in zip(d_gates, slopes, strict=True)]
+        d_sums.append(np.concatenate([*d_sums_of_gates, d_c * i * _tanh_slope(g)], axis=1))
+        d_h_later = d_sums[-1] @ weights[f"{layer}_recurrent_kernel"].T
+        d_c_later = d_c * f
+    d_all = np.concatenate(d_sums[::-1])
+    gradients[f"{layer}_input_kernel"] = outputs[below].T @ d_all
+    gradients[f"{layer}_recurrent_kernel"] = outputs[f"{layer}_h_before"].T @ d_all
+    gradients[f"{layer}_bias"] = d_all.sum(axis=0)
+    return d_all @ weights[f"{layer}_input_kernel"].T
+
+
+def _sigmoid(x: Array) -> Array:
+    return 0.5 * (1.0 + np.tanh(0.5 * x))  # without overflow
+
+
+def _tanh_slope(outputs: Array) -> Array:
+    """The derivative of tanh, by its output."""
+    return 1.0 - outputs**2
 
 
 def _relu(inputs: Array) -> Array:
@@ -274,6 +472,25 @@ def n_step_returns(
     return returns
 
 
+def log_probabilities_and_entropies(
+    outputs: Array, actions: npt.NDArray[Any]
+) -> tuple[Array, Array]:
+    """Both (N,), of a policy's outputs (N, A) and actions (T, K) or (T, K, n), N = T * K.
+
+    In each dimension, a Gaussian's log density is -1/2 ((a - mean) / sd)^2 - log sd - 1/2 log(2 pi),
+    and its entropy (paper section 9) is 1/2 log(2 pi e sd^2).
+    """
+    if actions.ndim == 2:
+        log_policy = log_softmax(outputs)
+        entropies = np.sum(-np.exp(log_policy) * log_policy, axis=1)
+        return log_policy[np.arange(len(outputs)), actions.ravel()], entropies
+    means, log_sds = np.split(outputs, 2, axis=1)
+    z = (actions.reshape(means.shape) - means) / np.exp(log_sds)
+    log_densities = -0.5 * z**2 - log_sds - 0.5 * np.log(2.0 * np.pi)
+    entropies = 0.5 * np.log(2.0 * np.pi * np.e * np.exp(2.0 * log_sds))
+    return np.sum(log_densities, axis=1), np.sum(entropies, axis=1)
+
+
 def log_softmax(logits: Array) -> Array:
     shifted = logits - np.max(logits, axis=-1, keepdims=True)
     normaliser = np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
@@ -281,31 +498,30 @@ def log_softmax(logits: Array) -> Array:
 
 
 def targets(
-    network: str, weights: Mapping[str, Array], rollout: Rollout, discount: float
+    network: Network, weights: Mapping[str, Array], rollout: Rollout, discount: float
 ) -> Targets:
     """Returns and advantages R_t - V(s_t) of a rollout under the given weights."""
-    outputs = forward(network, weights, _check_and_flatten(network, weights, rollout))
+    outputs = _forward(network, weights, rollout)
     return _targets(outputs["value"], rollout, discount)
 
 
 def losses(
-    logits: Array,
+    outputs: Array,
     values: Array,
     rollout: Rollout,
     hyperparameters: Hyperparameters,
     constants: Targets,
 ) -> Losses:
-    """What `gradients` derives: the losses of the logits (T * K, A) and values (T * K, 1) of a
-    rollout's states but the last, for given returns and advantages.
+    """What `gradients` derives: the losses of the policy's outputs (T * K, A) and values (T * K, 1) of
+    a rollout's states but the last, for given returns and advantages.
     """
-    log_policy = log_softmax(logits)
-    chosen = log_policy[np.arange(len(log_policy)), rollout.actions.ravel()]
+    chosen, entropies = log_probabilities_and_entropies(outputs, rollout.actions)
     errors = constants.returns.ravel() - values[:, 0]
 
     scale = _scale(rollout, hyperparameters)
     policy = scale * float(np.sum(-chosen * constants.advantages.ravel()))
     value = scale * float(np.sum(0.5 * errors**2))
-    entropy = scale * float(np.sum(-np.exp(log_policy) * log_policy))
+    entropy = scale * float(np.sum(entropies))
     total = (
         policy
         - hyperparameters.entropy_weight * entropy
@@ -315,39 +531,53 @@ def losses(
 
 
 def gradients(
-    network: str,
+    network: Network,
     weights: Mapping[str, Array],
     rollout: Rollout,
     hyperparameters: Hyperparameters,
 ) -> Weights:
-    """The gradient of the total loss by every weight, not clipped.
-
-    With p the policy of a state, H its entropy, e the chosen action's one-hot vector, the
-    derivatives by the logits are
-
-        of -log p[a]:  p - e
-        of -H:         p * (log p + H)
-    """
-    outputs = forward(network, weights, _check_and_flatten(network, weights, rollout))
+    """The gradient of the total loss by every weight, not clipped."""
+    outputs = _forward(network, weights, rollout)
     returns, advantages = _targets(outputs["value"], rollout, hyperparameters.discount)
 
     # The value of the last state is in the returns; it is not part of the losses.
-    n_states = rollout.actions.size
-    outputs = {layer: output[:n_states] for layer, output in outputs.items()}
-    log_policy = log_softmax(outputs["policy"])
-    policy = np.exp(log_policy)
-    entropy = -np.sum(policy * log_policy, axis=1, keepdims=True)
-    one_hot = np.eye(policy.shape[1])[rollout.actions.ravel()]
-
-    d_logits = (policy - one_hot) * advantages.reshape(-1, 1)
-    d_logits += hyperparameters.entropy_weight * policy * (log_policy + entropy)
+    outputs = {layer: output[: rollout.rewards.size] for layer, output in outputs.items()}
+    d_log_probabilities, d_entropies = _policy_slopes(outputs["policy"], rollout.actions)
+    d_policy = -d_log_probabilities * advantages.reshape(-1, 1)
+    d_policy -= hyperparameters.entropy_weight * d_entropies
     d_values = hyperparameters.value_loss_weight * (outputs["value"] - returns.reshape(-1, 1))
     scale = _scale(rollout, hyperparameters)
-    return backward(network, weights, outputs, scale * d_logits, scale * d_values)
+    return backward(
+        network, weights, outputs, scale * d_policy, scale * d_values, rollout.continues
+    )
+
+
+def _policy_slopes(outputs: Array, actions: npt.NDArray[Any]) -> tuple[Array, Array]:
+    """The derivatives of log probability and entropy by the policy's outputs, both (N, A).
+
+    With p the policy of a state, H its entropy, e the chosen action's one-hot vector, z the distance
+    of a continuous action from the mean in sds:
+
+                  logits             means    logs of sds
+        log p[a]  e - p              z / sd   z^2 - 1
+        H         -p * (log p + H)   0        1
+    """
+    if actions.ndim == 2:
+        log_policy = log_softmax(outputs)
+        policy = np.exp(log_policy)
+        entropy = -np.sum(policy * log_policy, axis=1, keepdims=True)
+        one_hot = np.eye(policy.shape[1])[actions.ravel()]
+        return one_hot - policy, -policy * (log_policy + entropy)
+    means, log_sds = np.split(outputs, 2, axis=1)
+    z = (actions.reshape(means.shape) - means) / np.exp(log_sds)
+    return (
+        np.concatenate([z / np.exp(log_sds), z**2 - 1.0], axis=1),
+        np.concatenate([np.zeros_like(means), np.ones_like(log_sds)], axis=1),
+    )
 
 
 def _targets(values: Array, rollout: Rollout, discount: float) -> Targets:
-    n_steps, n_envs = rollout.actions.shape
+    n_steps, n_envs = rollout.rewards.shape
     values = values.reshape(n_steps + 1, n_envs)
     returns = n_step_returns(rollout.rewards, rollout.continues, values[-1], discount)
     return Targets(returns, returns - values[:-1])
@@ -355,24 +585,60 @@ def _targets(values: Array, rollout: Rollout, discount: float) -> Targets:
 
 def _scale(rollout: Rollout, hyperparameters: Hyperparameters) -> float:
     """The factor of the sum over all steps of all environments."""
-    return {"mean": 1.0 / rollout.actions.size, "sum": 1.0}[hyperparameters.reduction]
+    n_steps, n_envs = rollout.actions.shape[:2]
+    return {"mean": 1.0 / (n_steps * n_envs), "sum": 1.0}[hyperparameters.reduction]
 
 
-def _check_and_flatten(
-    network: str, weights: Mapping[str, Array], rollout: Rollout
-) -> npt.NDArray[Any]:
-    """The rollout's observations as one batch, ((T + 1) * K, ...), if all shapes are right."""
-    observations, actions, rewards, continues = rollout
-    n_steps, n_envs = actions.shape
+def _forward(network: Network, weights: Mapping[str, Array], rollout: Rollout) -> dict[str, Array]:
+    """The outputs for all of a rollout's observations, (T + 1) * K, if all shapes are right.
+
+    The last observations are one more step: they are seen with what is remembered after the rollout.
+    """
+    observations, actions, rewards, continues, states = rollout
+    n_steps, n_envs = rewards.shape
     if observations.shape[:2] != (n_steps + 1, n_envs):
-        raise ValueError(f"{observations.shape[:2]} observations for {actions.shape} actions")
-    if not rewards.shape == continues.shape == actions.shape:
-        raise ValueError(f"rewards {rewards.shape}, continues {continues.shape}: not as actions")
-    expected = weight_shapes(network, observations.shape[2:], len(weights["policy_bias"]))
+        raise ValueError(f"{observations.shape[:2]} observations for {rewards.shape} rewards")
+    n_actions = len(weights["policy_bias"])
+    of_one = () if network.policy == "categorical" else (n_actions,)
+    if actions.shape != (n_steps, n_envs, *of_one) or continues.shape != rewards.shape:
+        raise ValueError(f"actions {actions.shape}, continues {continues.shape}: not as rewards")
+    expected = weight_shapes(network, observations.shape[2:], n_actions)
     shapes = {name: weight.shape for name, weight in weights.items()}
     if shapes != expected:
         raise ValueError(f"weights of shapes {shapes} where {network} has {expected}")
-    return observations.reshape((n_steps + 1) * n_envs, *observations.shape[2:])
+    state = np.zeros((n_envs, 0)) if states is None else states[0]
+    if state.shape != (n_envs, network.state_size()):
+        raise ValueError(f"a state {state.shape} where {network} remembers {network.state_size()}")
+    flat = observations.reshape((n_steps + 1) * n_envs, *observations.shape[2:])
+    return forward(network, weights, flat, state, continues)
+
+
+# Running statistics. `seen` is everything that was seen before, in rows: (n, ...).
+
+
+def normalised(observations: npt.NDArray[Any], seen: npt.NDArray[Any]) -> Array:
+    """Observations in standard deviations from the mean, within -10 and 10."""
+    mean = seen.astype(np.float64).mean(axis=0) if len(seen) else 0.0
+    return np.clip((observations - mean) / _sd(seen), -10.0, 10.0)
+
+
+def scaled(rewards: npt.NDArray[Any], seen: npt.NDArray[Any]) -> Array:
+    """Rewards in standard deviations of the discounted sums `seen`, within -10 and 10."""
+    return np.clip(rewards / _sd(seen), -10.0, 10.0)
+
+
+def _sd(seen: npt.NDArray[Any]) -> Array | float:
+    return np.sqrt(seen.astype(np.float64).var(axis=0) + 1e-8) if len(seen) else 1.0
+
+
+def discounted_sums(
+    rewards: npt.NDArray[Any], continues: npt.NDArray[Any], discount: float
+) -> Array:
+    """At each step, the discounted rewards of its episode so far, the last one included: (n, K)."""
+    sums = rewards.astype(np.float64)
+    for t in range(1, len(sums)):
+        sums[t] += discount * continues[t - 1] * sums[t - 1]
+    return sums
 
 
 # Optimizer.
@@ -418,7 +684,7 @@ class Oracle:
 
     def __init__(
         self,
-        network: str,
+        network: Network,
         weights: Mapping[str, npt.NDArray[Any]],
         mean_squares: Mapping[str, npt.NDArray[Any]],
         hyperparameters: Hyperparameters,

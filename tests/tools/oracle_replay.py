@@ -5,11 +5,12 @@ The bound holds for each entry. To float32, float64 is exact. In every update, t
 - each weight once, by at most u·|θ| (u = 2⁻²⁴);
 - each mean square three times (α itself, its product, the sum), by at most 3u·m;
 - the gradient g in a chain of k roundings: at most k terms are summed between the pixels and one
-  entry, forward, backward and over all positions of all images. In the worst case the error is k·u
-  times the sum of the terms' sizes. Since roundings go either way, it is about √k·u times that sum.
-  Terms that cancel make the sum of sizes larger than the largest g of the variable, and we assume at
-  most √k times, as if their signs were random. Then k·u·max|g| bounds both. (This is not certain.
-  The test asserts that the errors of each run are at most half of the bound.)
+  entry, forward, backward and over all positions of all images, and with an LSTM through all steps. In
+  the worst case the error is k·u times the sum of the terms' sizes. Since roundings go either way, it
+  is about √k·u times that sum. Terms that cancel make the sum of sizes larger than the largest g of
+  the variable, and we assume at most √k times, as if their signs were random. Then k·u·max|g| bounds
+  both. (This is not certain. The test asserts that the errors of each run are at most half of the
+  bound. What an LSTM remembers of earlier rollouts has errors, too, but forget gates let them fade.)
 
 A gradient that is off by δ moves the step η·g/√(m + ε) by δ·η/√(m + ε), and through m by at most as
 much again. So, after n updates,
@@ -49,6 +50,14 @@ def hyperparameters(params: Params) -> oracle.Hyperparameters:
     )
 
 
+def network(params: Params, is_continuous: bool) -> oracle.Network:
+    """The oracle's network of a run, whose parameters are resolved."""
+    policy = params.policy_sd if is_continuous else "categorical"
+    return oracle.Network(
+        str(params.network), params.hidden_units, params.activation, params.lstm_units, policy
+    )
+
+
 def learning_rate(params: Params, n_steps_done: int) -> float:
     """The rate of the update after this many steps."""
     end = params.lr_decay_to_zero_by_n_steps
@@ -57,30 +66,36 @@ def learning_rate(params: Params, n_steps_done: int) -> float:
     return oracle.linear_learning_rate(params.initial_lr, n_steps_done, end)
 
 
-def n_roundings(weights: Mapping[str, np.ndarray], n_observations: int) -> int:
+def n_roundings(weights: Mapping[str, np.ndarray], n_steps: int, n_envs: int) -> int:
     """k: the longest chain of roundings in one update."""
-    kernels = {name: w.shape for name, w in weights.items() if name.endswith("_kernel")}
-    forward = sum(int(np.prod(shape[:-1])) for shape in kernels.values())
-    backward = sum(int(np.prod(shape[:-2])) * shape[-1] for shape in kernels.values())
+    chain = 0
+    for name, weight in weights.items():
+        if name.endswith("_kernel"):
+            forward = int(np.prod(weight.shape[:-1]))
+            backward = int(np.prod(weight.shape[:-2])) * weight.shape[-1]
+            chain += (forward + backward) * (n_steps if name.endswith("_recurrent_kernel") else 1)
     # The first layer's kernel has 20×20 places on 84×84 pixels.
-    n_places = 400 if "conv1_kernel" in kernels else 1
-    return forward + backward + n_places * n_observations
+    n_places = 400 if "conv1_kernel" in weights else 1
+    return chain + n_places * n_steps * n_envs
 
 
 class Replay:
     """An oracle, and for each entry a bound of a float32 run's distance from it."""
 
-    def __init__(self, params: Params, weights: Arrays, mean_squares: Arrays) -> None:
-        assert params.network is not None
-        self.oracle = oracle.Oracle(params.network, weights, mean_squares, hyperparameters(params))
+    def __init__(
+        self, params: Params, weights: Arrays, mean_squares: Arrays, is_continuous: bool = False
+    ) -> None:
+        ours = network(params, is_continuous)
+        self.oracle = oracle.Oracle(ours, weights, mean_squares, hyperparameters(params))
         self.bounds = {
             "weights": {name: np.zeros(w.shape) for name, w in weights.items()},
             "mean_squares": {name: np.zeros(w.shape) for name, w in weights.items()},
         }
         self._params = params
         self._n_steps_done = 0
-        self._n_steps_per_update = params.steps_per_update * params.envs_per_worker
-        self.rounding = UNIT_ROUNDOFF * n_roundings(weights, self._n_steps_per_update)
+        n_steps, n_envs = params.steps_per_update, params.envs_per_worker
+        self._n_steps_per_update = n_steps * n_envs
+        self.rounding = UNIT_ROUNDOFF * n_roundings(weights, n_steps, n_envs)
 
     def update(self, rollout: oracle.Rollout) -> None:
         """Learn from the run's next rollout."""
@@ -106,22 +121,39 @@ class Replay:
 def rollouts(run: "Run", replay: Replay, hidden: bool = True) -> Iterator[oracle.Rollout]:
     """A recorded run's rollouts, each with the replay's weights of that moment.
 
-    Where a time limit cut an episode off, the reward gets γ times the value that the limit hides, by
-    the oracle. Without `hidden`, it does not, which is a mistake.
+    The statistics are of everything that was seen before the rollout. What LSTMs remember comes from
+    the oracle. Where a time limit cut an episode off, the reward gets γ times the value that the limit
+    hides, by the oracle. Without `hidden`, it does not, which is a mistake.
     """
-    seen, discount = run.seen(), run.params.discount
-    n = run.params.steps_per_update
-    for begin in range(0, len(run.steps), n):
-        steps = run.steps[begin : begin + n]
-        rewards = np.stack([step.rewards for step in steps]).astype(np.float64)
-        for t, step in enumerate(steps):
+    ours, params = replay.oracle, run.params
+    raw, rewards = run.seen(), np.stack([step.rewards for step in run.steps]).astype(np.float64)
+    ends = np.stack([step.terminated | step.truncated for step in run.steps])
+    sums = oracle.discounted_sums(rewards, ~ends, params.discount)
+    state = np.zeros((raw.shape[1], ours.network.state_size()))
+    for begin in range(0, len(run.steps), params.steps_per_update):
+        now = slice(begin, begin + params.steps_per_update)
+        continues = (~ends[now]).astype(np.float64)
+        seen_before = raw[:begin].reshape(-1, *raw.shape[2:])
+
+        def as_seen(observations: np.ndarray, before: np.ndarray = seen_before) -> np.ndarray:
+            if not params.normalize_observations:
+                return observations
+            return oracle.normalised(observations, before)
+
+        seen = as_seen(raw[begin : now.stop + 1])
+        paid = rewards[now].copy()
+        if params.scale_rewards:
+            paid = oracle.scaled(paid, sums[:begin].ravel())
+        remembered = np.zeros((*paid.shape, 0))
+        if ours.network.lstm_units:
+            acted_on = seen[:-1].reshape(-1, *seen.shape[2:])
+            outputs = oracle.forward(ours.network, ours.weights, acted_on, state, continues)
+            remembered = outputs["state"].reshape(*paid.shape, -1)
+        for t, step in enumerate(run.steps[now]):
             for k in np.flatnonzero(step.truncated & ~step.terminated & hidden):
-                last = step.last[k][None]
-                outputs = oracle.forward(replay.oracle.network, replay.oracle.weights, last)
-                rewards[t, k] += discount * outputs["value"][0, 0]
-        yield oracle.Rollout(
-            seen[begin : begin + n + 1],
-            np.stack([step.actions for step in steps]),
-            rewards,
-            np.stack([~(step.terminated | step.truncated) for step in steps]).astype(np.float64),
-        )
+                last, before = as_seen(step.last[k][None]), remembered[t, k][None]
+                outputs = oracle.forward(ours.network, ours.weights, last, before)
+                paid[t, k] += params.discount * outputs["value"][0, 0]
+        actions = np.stack([step.actions for step in run.steps[now]])
+        yield oracle.Rollout(seen, actions, paid, continues, state[None])
+        state = remembered[-1] * continues[-1][:, None]

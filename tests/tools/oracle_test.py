@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.tools import oracle
-from tests.tools.oracle import Array, Hyperparameters, Oracle, Rollout, Weights
+from tests.tools.oracle import Array, Hyperparameters, Network, Oracle, Rollout, Weights
 
 N_ACTIONS = 3
 # Small images whose last row and column no kernel sees. They end in 2 x 3 positions, so that height
@@ -25,11 +25,12 @@ HYPERPARAMETERS = Hyperparameters(
     epsilon=0.1,
 )
 STEP = 1e-6  # of finite differences
+MLP = Network("mlp")
 
 
-def random_weights(network: str, rng: np.random.Generator) -> Weights:
+def random_weights(network: Network, rng: np.random.Generator) -> Weights:
     """Weights that keep signals at their size: a policy far from uniform, few dead units."""
-    shapes = oracle.weight_shapes(network, OBSERVATION_SHAPES[network], N_ACTIONS)
+    shapes = oracle.weight_shapes(network, OBSERVATION_SHAPES[network.kind], N_ACTIONS)
     return {
         name: rng.normal(size=shape) * (0.1 if len(shape) == 1 else math.prod(shape[:-1]) ** -0.5)
         for name, shape in shapes.items()
@@ -37,18 +38,22 @@ def random_weights(network: str, rng: np.random.Generator) -> Weights:
 
 
 def random_rollout(
-    network: str, rng: np.random.Generator, n_steps: int = 3, n_envs: int = 2
+    network: Network, rng: np.random.Generator, n_steps: int = 3, n_envs: int = 2
 ) -> Rollout:
     """In the first environment, the first step ends an episode, in the last one, the last step."""
-    shape = (n_steps + 1, n_envs, *OBSERVATION_SHAPES[network])
+    shape = (n_steps + 1, n_envs, *OBSERVATION_SHAPES[network.kind])
     continues = np.ones((n_steps, n_envs))
     continues[0, 0] = continues[-1, -1] = 0.0
-    return Rollout(
-        rng.normal(size=shape) if network == "mlp" else rng.integers(0, 256, shape, np.uint8),
+    rollout = Rollout(
+        rng.normal(size=shape) if network.kind == "mlp" else rng.integers(0, 256, shape, np.uint8),
         rng.integers(0, N_ACTIONS, (n_steps, n_envs)),
         rng.normal(size=(n_steps, n_envs)),
         continues,
+        rng.normal(size=(1, n_envs, network.state_size())),
     )
+    if network.policy != "categorical":
+        rollout = rollout._replace(actions=rng.normal(size=(n_steps, n_envs, N_ACTIONS)))
+    return rollout
 
 
 def explicit_return(rollout: Rollout, bootstrap: Array, discount: float, t: int, k: int) -> float:
@@ -64,11 +69,16 @@ def explicit_return(rollout: Rollout, bootstrap: Array, discount: float, t: int,
 
 
 def test_weight_shapes() -> None:
-    """Analytic: at 84 x 84 x 4, the numbers of weights that the published networks have."""
+    """Analytic: at 84 x 84 x 4, the numbers of weights that the published networks have; the paper's with
+    an LSTM (section 5.1), and what it has for continuous actions (section 9)."""
     image = (84, 84, 4)
     mlp = [("_dense1", 4 * 64, 64), ("_dense2", 64 * 64, 64)]
+    paper = Network("small", lstm_units=256)
+    continuous = Network("mlp", (200,), "relu", 128, "per_state")
+    free = Network("mlp", (8,), policy="per_dimension")
+    lstm = [("_lstm_input", 200 * 512), ("_lstm_recurrent", 128 * 512), ("_lstm", None, 512)]
     expected = {
-        ("nature", image, 6): [
+        (Network("nature"), image, 6): [
             ("conv1", 8 * 8 * 4 * 32, 32),
             ("conv2", 4 * 4 * 32 * 64, 64),
             ("conv3", 3 * 3 * 64 * 64, 64),
@@ -76,14 +86,40 @@ def test_weight_shapes() -> None:
             ("policy", 512 * 6, 6),
             ("value", 512, 1),
         ],
-        ("small", image, 6): [
+        (Network("small"), image, 6): [
             ("conv1", 8 * 8 * 4 * 16, 16),
             ("conv2", 4 * 4 * 16 * 32, 32),
             ("dense", 2592 * 256, 256),
             ("policy", 256 * 6, 6),
             ("value", 256, 1),
         ],
-        ("mlp", (4,), 2): [
+        (paper, image, 6): [
+            ("conv1", 8 * 8 * 4 * 16, 16),
+            ("conv2", 4 * 4 * 16 * 32, 32),
+            ("dense", 2592 * 256, 256),
+            ("lstm_input", 256 * 1024),
+            ("lstm_recurrent", 256 * 1024),
+            ("lstm", None, 1024),
+            ("policy", 256 * 6, 6),
+            ("value", 256, 1),
+        ],
+        (continuous, (11,), 3): [
+            ("policy_dense1", 11 * 200, 200),
+            *((f"policy{layer}", *n) for layer, *n in lstm),
+            ("policy", 128 * 3, 3),
+            ("policy_variance", 128, 1),
+            ("value_dense1", 11 * 200, 200),
+            *((f"value{layer}", *n) for layer, *n in lstm),
+            ("value", 128, 1),
+        ],
+        (free, (4,), 2): [
+            ("policy_dense1", 4 * 8, 8),
+            ("policy", 8 * 2, 2),
+            ("policy_log_sd", 2),
+            ("value_dense1", 4 * 8, 8),
+            ("value", 8, 1),
+        ],
+        (MLP, (4,), 2): [
             *((f"policy{layer}", *n) for layer, *n in mlp),
             ("policy", 64 * 2, 2),
             *((f"value{layer}", *n) for layer, *n in mlp),
@@ -93,9 +129,10 @@ def test_weight_shapes() -> None:
     for arguments, layers in expected.items():
         shapes = oracle.weight_shapes(*arguments)
         assert [(name, math.prod(shape)) for name, shape in shapes.items()] == [
-            (f"{layer}_{part}", n)
+            (layer if layer == "policy_log_sd" else f"{layer}_{part}", n)
             for layer, *sizes in layers
-            for part, n in zip(("kernel", "bias"), sizes, strict=True)
+            for part, n in zip(("kernel", "bias"), sizes, strict=False)
+            if n is not None
         ]
 
 
@@ -113,12 +150,12 @@ def pixel_by_pixel_convolution(image: Array, kernel: Array, bias: Array, stride:
     return outputs
 
 
-@pytest.mark.parametrize(("network", "strides"), [("nature", (4, 2, 1)), ("small", (4, 2))])
-def test_image_networks_forward(network: str, strides: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("kind", "strides"), [("nature", (4, 2, 1)), ("small", (4, 2))])
+def test_image_networks_forward(kind: str, strides: tuple[int, ...]) -> None:
     """Parity: against the same networks written with loops over pixels and channels."""
-    rng = np.random.default_rng(1)
+    rng, network = np.random.default_rng(1), Network(kind)
     weights = random_weights(network, rng)
-    observations = rng.integers(0, 256, (2, *OBSERVATION_SHAPES[network]), np.uint8)
+    observations = rng.integers(0, 256, (2, *OBSERVATION_SHAPES[kind]), np.uint8)
     outputs = oracle.forward(network, weights, observations)
 
     for n, observation in enumerate(observations):
@@ -140,45 +177,90 @@ def test_image_networks_forward(network: str, strides: tuple[int, ...]) -> None:
             np.testing.assert_allclose(outputs[head][n], expected, rtol=1e-11, atol=1e-12)
 
 
-def test_mlp_forward() -> None:
+def by_hand(weights: Weights, layer: str, inputs: list[float]) -> list[float]:
+    """A dense layer, unit by unit."""
+    kernel, bias = weights[f"{layer}_kernel"], weights[f"{layer}_bias"]
+    return [
+        float(bias[unit]) + sum(x * float(kernel[i, unit]) for i, x in enumerate(inputs))
+        for unit in range(len(bias))
+    ]
+
+
+@pytest.mark.parametrize("network", [MLP, Network("mlp", (5,), "relu"), Network("mlp", (4, 3, 2))])
+def test_mlp_forward(network: Network) -> None:
     """Parity: against the same network written unit by unit."""
     rng = np.random.default_rng(2)
-    weights = random_weights("mlp", rng)
+    weights = random_weights(network, rng)
     observation = rng.normal(size=3)
-    outputs = oracle.forward("mlp", weights, observation[np.newaxis])
-
-    def dense(layer: str, inputs: list[float]) -> list[float]:
-        kernel, bias = weights[f"{layer}_kernel"], weights[f"{layer}_bias"]
-        return [
-            float(bias[unit]) + sum(x * float(kernel[i, unit]) for i, x in enumerate(inputs))
-            for unit in range(len(bias))
-        ]
-
+    outputs = oracle.forward(network, weights, observation[np.newaxis])
+    activate = {"tanh": math.tanh, "relu": lambda x: max(x, 0.0)}[network.activation]
     for head in ("policy", "value"):
-        hidden = [math.tanh(x) for x in dense(f"{head}_dense1", [float(x) for x in observation])]
-        hidden = [math.tanh(x) for x in dense(f"{head}_dense2", hidden)]
-        np.testing.assert_allclose(outputs[head][0], dense(head, hidden), rtol=1e-12, atol=1e-13)
+        hidden = [float(x) for x in observation]
+        for number in range(len(network.hidden_units)):
+            hidden = [activate(x) for x in by_hand(weights, f"{head}_dense{number + 1}", hidden)]
+        expected = by_hand(weights, head, hidden)
+        np.testing.assert_allclose(outputs[head][0], expected, rtol=1e-12, atol=1e-13)
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "small"])
+def test_lstm_forward(kind: str) -> None:
+    """Parity: cell by cell, from the layer below, through three steps of two environments, of which one
+    begins again after an end."""
+    rng, network = np.random.default_rng(3), Network(kind, (5,), lstm_units=2)
+    weights, rollout = random_weights(network, rng), random_rollout(network, rng)
+    seen, (state,) = rollout.observations[:-1].reshape(6, *OBSERVATION_SHAPES[kind]), rollout.states
+    outputs = oracle.forward(network, weights, seen, state, rollout.continues)
+    for number, lstm in enumerate(network.lstms()):
+        below = {"mlp": lstm.replace("lstm", "dense1"), "small": "dense"}[kind]
+        names = {"_kernel": "_input_kernel", "_bias": "_bias"}
+        from_input = {name: weights[f"{lstm}{ours}"] for name, ours in names.items()}
+        from_h = {"_kernel": weights[f"{lstm}_recurrent_kernel"], "_bias": np.zeros(8)}
+        for k in range(2):
+            *h, c0, c1 = (float(x) for x in state[k, 4 * number : 4 * number + 4])
+            c = [c0, c1]
+            for t in range(3):
+                inputs = by_hand(from_input, "", [float(x) for x in outputs[below][2 * t + k]])
+                sums = [x + y for x, y in zip(inputs, by_hand(from_h, "", h), strict=True)]
+                for cell in range(2):
+                    i, f, o = (sigmoid(sums[2 * gate + cell]) for gate in range(3))
+                    c[cell] = f * c[cell] + i * math.tanh(sums[6 + cell])
+                    h[cell] = o * math.tanh(c[cell])
+                remembered = outputs["state"][2 * t + k, 4 * number : 4 * number + 4]
+                np.testing.assert_allclose(remembered, [*h, *c], rtol=1e-12)
+                np.testing.assert_array_equal(outputs[lstm][2 * t + k], remembered[:2])
+                if rollout.continues[t, k] == 0:
+                    h, c = [0.0, 0.0], [0.0, 0.0]
+    for head in ("policy", "value"):
+        on_top = by_hand(weights, head, [float(x) for x in outputs[network.below(head)][5]])
+        np.testing.assert_allclose(outputs[head][5], on_top, rtol=1e-12)
 
 
 def test_what_does_not_fit_is_refused() -> None:
     """Analytic: images that were scaled before, shapes that NumPy would broadcast, missing weights."""
     rng = np.random.default_rng(4)
-    weights, rollout = random_weights("mlp", rng), random_rollout("mlp", rng)
+    weights, rollout = random_weights(MLP, rng), random_rollout(MLP, rng)
 
     def refused(match: str, **changes: Any) -> None:
         with pytest.raises(ValueError, match=match):
-            oracle.gradients("mlp", weights, rollout._replace(**changes), HYPERPARAMETERS)
+            oracle.gradients(MLP, weights, rollout._replace(**changes), HYPERPARAMETERS)
 
     refused("observations", observations=rollout.observations[:-1])
-    refused("rewards", rewards=rollout.rewards[:, :1])
+    refused("observations", rewards=rollout.rewards[:, :1])
     refused("continues", continues=rollout.continues[:1])
+    refused("actions", actions=rollout.actions[..., None])
+    refused("remembers 0", states=np.zeros((1, 2, 4)))
     for wrong in ({"value_bias": np.zeros(2)}, {"value_bias2": np.zeros(1)}):
         with pytest.raises(ValueError, match="weights of shapes"):
-            oracle.gradients("mlp", weights | wrong, rollout, HYPERPARAMETERS)
+            oracle.gradients(MLP, weights | wrong, rollout, HYPERPARAMETERS)
         with pytest.raises(ValueError, match="mean squares"):
-            Oracle("mlp", weights, weights | wrong, HYPERPARAMETERS)
+            Oracle(MLP, weights, weights | wrong, HYPERPARAMETERS)
+    small = Network("small")
     with pytest.raises(ValueError, match="uint8"):
-        oracle.forward("small", random_weights("small", rng), np.zeros((1, 30, 38, 2)))
+        oracle.forward(small, random_weights(small, rng), np.zeros((1, 30, 38, 2)))
 
 
 # Returns and losses.
@@ -207,12 +289,63 @@ def test_log_softmax() -> None:
         )
 
 
+def test_a_gaussians_log_density_and_entropy() -> None:
+    """Parity: the density of each dimension, written by its definition, and the entropy as an integral."""
+    means, sds = [0.3, -1.0], [0.5, 2.0]
+    outputs = np.array([[*means, *np.log(sds)]])
+    action = np.array([[[1.1, 0.4]]])
+
+    def density(x: Array, mean: float, sd: float) -> Array:
+        return np.exp(-((x - mean) ** 2) / (2 * sd**2)) / (sd * math.sqrt(2 * math.pi))
+
+    (log_density,), (entropy,) = oracle.log_probabilities_and_entropies(outputs, action)
+    pairs = [*zip(means, sds, strict=True)]
+    expected = math.prod(density(a, *pair) for a, pair in zip(action[0, 0], pairs, strict=True))
+    assert math.exp(log_density) == pytest.approx(expected, rel=1e-12)
+    x = np.linspace(-40.0, 40.0, 800_001)
+    integrals = 0.0
+    for pair in pairs:
+        p = density(x, *pair)
+        integrals += -np.sum(p * np.log(np.maximum(p, 1e-300))) * (x[1] - x[0])
+    assert entropy == pytest.approx(integrals, rel=1e-9)
+
+
+@pytest.mark.parametrize(("policy", "sd"), [("per_dimension", 2.0), ("per_state", 1.5)])
+def test_a_gaussians_standard_deviation(policy: str, sd: float) -> None:
+    """Analytic: log 2 as a free weight; softplus(log(e^2.25 - 1)) = 2.25 as a variance."""
+    network = Network("mlp", (2,), policy=policy)
+    shapes = oracle.weight_shapes(network, (3,), 4)
+    weights = {name: np.zeros(shape) for name, shape in shapes.items()}
+    if policy == "per_dimension":
+        weights["policy_log_sd"][:] = [0.0, math.log(2.0), 0.0, 0.0]
+    else:
+        weights["policy_variance_bias"][:] = math.log(math.exp(2.25) - 1)
+    (outputs,) = oracle.forward(network, weights, np.zeros((1, 3)))["policy"]
+    others = 1.0 if policy == "per_dimension" else sd
+    np.testing.assert_allclose(np.exp(outputs), [1] * 4 + [others, sd, others, others], rtol=1e-12)
+
+
+def test_running_statistics() -> None:
+    """Analytic: mean 3 and variance 8/3 of 1, 3, 5; sums with discount 0.5 that begin with each episode."""
+    seen = np.array([[1.0, 0.0], [3.0, 0.0], [5.0, 0.0]])
+    sd = math.sqrt(8 / 3 + 1e-8)
+    found = oracle.normalised(np.array([[4.0, 0.0], [1e9, -1.0]]), seen)
+    np.testing.assert_allclose(found, [[1 / sd, 0.0], [10.0, -10.0]], rtol=1e-12)
+    np.testing.assert_allclose(oracle.scaled(np.array([4.0]), seen[:, 0]), [4 / sd], rtol=1e-12)
+    np.testing.assert_array_equal(oracle.scaled(np.array([4.0, -11.0]), seen[:0, 0]), [4, -10])
+    np.testing.assert_array_equal(oracle.normalised(seen, seen[:0]), seen)
+    rewards, continues = np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [0.0], [1.0]])
+    np.testing.assert_array_equal(
+        oracle.discounted_sums(rewards, continues, 0.5), [[1.0], [2.5], [4.0]]
+    )
+
+
 @pytest.mark.parametrize(("reduction", "n_averaged"), [("mean", 6), ("sum", 1)])
 def test_losses(reduction: oracle.Reduction, n_averaged: int) -> None:
     """Parity: against the definitions, written state by state."""
     rng = np.random.default_rng(6)
-    weights, rollout = random_weights("mlp", rng), random_rollout("mlp", rng)
-    outputs = [oracle.forward("mlp", weights, states) for states in rollout.observations]
+    weights, rollout = random_weights(MLP, rng), random_rollout(MLP, rng)
+    outputs = [oracle.forward(MLP, weights, states) for states in rollout.observations]
     logits, values = (
         np.concatenate([output[head] for output in outputs[:-1]]) for head in ("policy", "value")
     )
@@ -221,7 +354,7 @@ def test_losses(reduction: oracle.Reduction, n_averaged: int) -> None:
         values,
         rollout,
         HYPERPARAMETERS._replace(reduction=reduction),
-        oracle.targets("mlp", weights, rollout, discount=0.9),
+        oracle.targets(MLP, weights, rollout, discount=0.9),
     )
 
     bootstrap = outputs[-1]["value"][:, 0]
@@ -252,8 +385,20 @@ def sampled_entries(gradient: Array, rng: np.random.Generator) -> list[tuple[int
     ]
 
 
-@pytest.mark.parametrize("network", ["nature", "small", "mlp"])
-def test_gradients_against_finite_differences(network: str) -> None:
+NETWORKS = [
+    Network("nature"),
+    Network("small"),
+    Network("mlp", (9, 8)),
+    Network("mlp", (9, 8), "relu", policy="per_dimension"),
+    Network("mlp", (5,), policy="per_state"),
+    Network("small", lstm_units=3),
+    Network("mlp", (5,), lstm_units=3),
+    Network("mlp", (6,), "relu", 2, "per_state"),
+]
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: "-".join(map(str, network)))
+def test_gradients_against_finite_differences(network: Network) -> None:
     """Parity: central differences of the losses, with returns and advantages held fixed.
 
     With both reductions, each weight as a whole in a random direction, and single entries of it:
@@ -265,15 +410,20 @@ def test_gradients_against_finite_differences(network: str) -> None:
     means, sums = (oracle.gradients(network, weights, rollout, one) for one in both)
     assert means.keys() == sums.keys() == weights.keys()
 
-    values = [oracle.forward(network, weights, o)["value"][:, 0] for o in rollout.observations]
+    (state,) = rollout.states
+    values, remembered = [], state
+    for t, seen in enumerate(rollout.observations):
+        outputs = oracle.forward(network, weights, seen, remembered)
+        values.append(outputs["value"][:, 0])
+        remembered = outputs["state"] * rollout.continues[min(t, 2), :, None]
     returns = np.array(
         [[explicit_return(rollout, values[-1], 0.9, t, k) for k in range(2)] for t in range(3)]
     )
     constants = oracle.Targets(returns, returns - np.array(values[:-1]))
-    states = rollout.observations[:-1].reshape(6, *OBSERVATION_SHAPES[network])
+    states = rollout.observations[:-1].reshape(6, *OBSERVATION_SHAPES[network.kind])
 
     def total_losses() -> Array:
-        outputs = oracle.forward(network, weights, states)
+        outputs = oracle.forward(network, weights, states, state, rollout.continues)
         heads = outputs["policy"], outputs["value"]
         return np.array([oracle.losses(*heads, rollout, one, constants).total for one in both])
 
@@ -291,7 +441,7 @@ def test_gradients_against_finite_differences(network: str) -> None:
         assert gradients.shape == (2, *weight.shape)
         assert np.abs(gradients[0]).max() > 1e-3, f"{name}: the check would be blind"
         entries = sampled_entries(gradients[0], rng)
-        if network == "mlp":
+        if network.kind == "mlp":
             entries = list(np.ndindex(weight.shape))
         direction = rng.normal(size=weight.shape)
         direction /= np.linalg.norm(direction)
@@ -344,7 +494,7 @@ def test_learning_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "max_norm", "start"),
+    ("kind", "max_norm", "start"),
     [
         ("mlp", math.inf, 0.0),
         ("mlp", math.inf, 1.0),
@@ -354,13 +504,14 @@ def test_learning_rate() -> None:
         ("nature", 0.4, 1.0),
     ],
 )
-def test_two_updates_by_hand(network: str, max_norm: float, start: float) -> None:
+def test_two_updates_by_hand(kind: str, max_norm: float, start: float) -> None:
     """Analytic: from weights of zero, only the biases of the two heads move.
 
     One environment, two steps with actions 0 and 1, rewards 1 and 3; discount 0.9. With values v
     and probabilities p (the same in every state), returns are R_1 = 3 + 0.9 v, R_0 = 1 + 0.9 R_1.
     """
-    shapes = oracle.weight_shapes(network, OBSERVATION_SHAPES[network], N_ACTIONS)
+    network = Network(kind)
+    shapes = oracle.weight_shapes(network, OBSERVATION_SHAPES[kind], N_ACTIONS)
     zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     learner = Oracle(
         network,
@@ -409,9 +560,9 @@ def test_two_updates_by_hand(network: str, max_norm: float, start: float) -> Non
 def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
     """Analytic: the update fails and leaves everything as it was."""
     rng = np.random.default_rng(14)
-    weights, rollout = random_weights("mlp", rng), random_rollout("mlp", rng)
+    weights, rollout = random_weights(MLP, rng), random_rollout(MLP, rng)
     rollout.rewards[0, 0] = math.nan
-    learner = Oracle("mlp", weights, oracle.constant(weights, 1.0), HYPERPARAMETERS)
+    learner = Oracle(MLP, weights, oracle.constant(weights, 1.0), HYPERPARAMETERS)
     with pytest.raises(FloatingPointError, match="not finite"):
         learner.update(rollout, 0.1)
     for name in weights:

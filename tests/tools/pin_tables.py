@@ -1,6 +1,7 @@
 """The two tables beside the pins: how far rounding moves them, and what turns them red.
 
-    python3 -m tests.tools.pin_tables rounding       writes tests/pinned/rounding.csv in about 10 minutes
+    python3 -m tests.tools.pin_tables rounding       writes tests/pinned/rounding.csv in about 15 minutes; only
+                                                     the rows of the pins that are named behind it
     python3 -m tests.tools.pin_tables sensitivity    writes tests/pinned/sensitivity.md, likewise; only the
                                                      rows of the hyperparameters that are named behind it
     python3 -m tests.tools.pin_tables layout         writes only the head of sensitivity.md
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from a3c.settings.command_line import parse
-from a3c.settings.params import Params, resolve_network
+from a3c.settings.params import Params, resolve
 from benchmarks import machine
 from tests.tools import pins
 
@@ -38,9 +39,10 @@ Flags = Callable[[Params], str]
 ROUNDING_HEAD = """\
 # Made by `python3 -m tests.tools.pin_tables rounding`: the largest deviation of any weight's change: of its
 # norm as a fraction of the norm, of its mean as a fraction of its root mean square, of any entry as a
-# fraction of its largest entry. A pin's tolerance is {safety} times the largest of its rows.
-# Measured on {cpu}, with TensorFlow {tensorflow}.
+# fraction of its largest entry; and, with continuous actions, of any number of a step as a fraction of
+# its size or of 1. A pin's tolerance is {safety} times the largest of its rows.
 """
+SMALL = 1e-3  # inputs that differ by less are called the same
 
 
 class Variant(NamedTuple):
@@ -67,34 +69,36 @@ VARIANTS = {
 }
 
 
-def rounding() -> None:
-    """Run all variants, each in its own process, and write their deviations."""
+def rounding(names: Collection[str]) -> None:
+    """Run all variants of these pins, each variant in its own process, and write their deviations."""
     import tensorflow as tf
 
-    rows = []
+    run = functools.partial(_run_variant, names)
+    here = {"machine": f"{machine.cpu_name()}, TensorFlow {tf.__version__}"}
+    rows: list[dict[str, Any]] = [row for row in pins.rounding_rows() if row["pin"] not in names]
     with tempfile.TemporaryDirectory() as folder:
-        _run_variant(folder, Variant())
+        run(folder, Variant())
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            outputs = pool.map(functools.partial(_run_variant, folder), VARIANTS.values())
+            outputs = pool.map(functools.partial(run, folder), VARIANTS.values())
             for name, output in zip(VARIANTS, outputs, strict=True):
                 print(name, output, sep="\n", flush=True)
-                rows += [{"variant": name} | json.loads(line) for line in output.splitlines()]
+                found = map(json.loads, output.splitlines())
+                rows += [{"variant": name} | row | here for row in found]
+    figures = [*pins.FIGURES, pins.INPUTS]
     with pins.ROUNDING.open("w", newline="") as file:
-        file.write(
-            ROUNDING_HEAD.format(safety=SAFETY, cpu=machine.cpu_name(), tensorflow=tf.__version__)
-        )
-        writer = csv.DictWriter(file, ["pin", "variant", *pins.FIGURES, "inputs"])
+        file.write(ROUNDING_HEAD.format(safety=SAFETY))
+        writer = csv.DictWriter(file, ["pin", "variant", *figures, "inputs", "machine"])
         writer.writeheader()
         for name in pins.PINS:
-            of_pin = [row for row in rows if row["pin"] == name]
-            largest = {f: max(float(row[f]) for row in of_pin) for f in pins.FIGURES}
+            of_pin = [r for r in rows if r["pin"] == name and r["variant"] != "tolerance"]
+            largest = {f: max(float(row[f]) for row in of_pin) for f in figures}
             allowed = {f: f"{SAFETY * deviation:.1e}" for f, deviation in largest.items()}
             last = {"pin": name, "variant": "tolerance", **allowed, "inputs": "the same"}
             writer.writerows([*of_pin, last])
 
 
-def _run_variant(folder: str, variant: Variant) -> str:
-    arguments = [folder, str(variant.n_threads), variant.more, str(variant.rounding_seed)]
+def _run_variant(names: Collection[str], folder: str, variant: Variant) -> str:
+    arguments = [folder, str(variant.n_threads), variant.more, str(variant.rounding_seed), *names]
     return subprocess.run(
         [sys.executable, "-m", "tests.tools.pin_tables", "variant", *arguments],
         env=os.environ | variant.environment,
@@ -104,13 +108,16 @@ def _run_variant(folder: str, variant: Variant) -> str:
     ).stdout
 
 
-def run_variant(folder: str, n_threads: int, more: str, rounding_seed: int | None) -> None:
-    """Run every pin. The first time, keep the changes of weights in the folder; later, print a line of
+def run_variant(
+    folder: str, n_threads: int, more: str, rounding_seed: int | None, names: Collection[str]
+) -> None:
+    """Run these pins. The first time, keep the changes of weights in the folder; later, print a line of
     JSON for each pin, with the largest deviations from these."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(n_threads)
-    for name, pin in pins.PINS.items():
+    for name in names:
+        pin = pins.PINS[name]
         pinned, run = pins.load(name), pins.run(pin, more, rounding_seed)
         change = run.change("weights")
         kept = pathlib.Path(folder) / f"{name}.npz"
@@ -124,7 +131,9 @@ def run_variant(folder: str, n_threads: int, more: str, rounding_seed: int | Non
         for figure in pins.FIGURES:
             found = [_deviation(figure, change[n], reference[n]) for n in reference]
             line[figure] = f"{max(found):.1e}"
-        line["inputs"] = "; ".join(pins.input_differences(pinned, run)) or "the same"
+        steps = pins.summary(pin, run)["steps"]
+        line[pins.INPUTS] = f"{pins.deviation_of_inputs(pinned['steps'], steps):.1e}"
+        line["inputs"] = "; ".join(pins.input_differences(pinned, run, SMALL)) or "the same"
         print(json.dumps(line), flush=True)
 
 
@@ -154,13 +163,27 @@ def _other(name: str, others: dict[str, str]) -> Flags:
 
 
 def _of_images(flags: str) -> Flags:
-    return lambda params: "" if "Vector" in params.env_id else flags
+    return lambda params: "" if params.network == "mlp" else flags
+
+
+def _of_vectors(flags: Flags) -> Flags:
+    return lambda params: flags(params) if params.network == "mlp" else ""
+
+
+def _of_continuous(flags: Flags) -> Flags:
+    return lambda params: flags(params) if params.env_id in CONTINUOUS else ""
+
+
+def _turned(name: str) -> Flags:
+    """The flag, or without it."""
+    return _of_vectors(lambda params: f"--{name}" + ("=none" if getattr(params, name) else ""))
 
 
 def _third_digit(value: float) -> float:
     return value * 1.01
 
 
+CONTINUOUS = ("Pendulum-v1", "Hopper-v5")  # the pins' environments with continuous actions
 # How to change each hyperparameter of a pin; "" if it has nothing to change. Without no_xla, which
 # only changes the rounding, and n_workers, because several workers take turns in no fixed order.
 CHANGES: dict[str, Flags] = {
@@ -195,6 +218,24 @@ CHANGES: dict[str, Flags] = {
     "max_n_noops": _of_images("--max_n_noops 31"),
     "no_clip_rewards": _of_images("--no_clip_rewards"),
     "no_end_on_life_loss": _of_images("--no_end_on_life_loss"),
+    "lstm_units": _number("lstm_units", lambda value: value + 1),
+    "hidden_units": _of_vectors(lambda params: f"--hidden_units {params.hidden_units[0] + 1}"),
+    "activation": _of_vectors(
+        _other("activation", {"tanh": "--activation relu", "relu": "--activation tanh"})
+    ),
+    "normalize_observations": _turned("normalize_observations"),
+    "scale_rewards": _turned("scale_rewards"),
+    "max_episode_steps": _number("max_episode_steps", lambda value: value + 1),
+    "policy_sd": _of_continuous(
+        _other(
+            "policy_sd",
+            {
+                "per_dimension": "--policy_sd per_state",
+                "per_state": "--policy_sd per_dimension",
+            },
+        )
+    ),
+    "initial_sd": _of_continuous(_number("initial_sd", _third_digit)),
 }
 # The other two take as long as all of these.
 SHOWN = [name for name in pins.PINS if name not in ("pong-ocd", "pong-1x4")]
@@ -240,12 +281,12 @@ def _cell(name: str, flags: Flags) -> str:
         return ""
     run = pins.run(pin, more)
     shown = f"`{more}`: "
-    inputs = pins.input_differences(pinned, run)
+    change, tolerance = run.change("weights"), pins.tolerances(name)
+    inputs = pins.input_differences(pinned, run, tolerance[pins.INPUTS])
     if inputs and (update := re.search(r"arithmetic: of step \d+ \(update (\d+)\)", inputs[0])):
         return f"{shown}action, update {update[1]}"
     if inputs:
         return f"{shown}inputs"
-    change, tolerance = run.change("weights"), pins.tolerances(name)
     times = max(
         deviation / tolerance[figure]
         for weight, figures in pinned["changes"].items()
@@ -258,19 +299,21 @@ def _cell(name: str, flags: Flags) -> str:
 def parameters(pin: pins.Pin) -> Params:
     """The parameters of a pin."""
     parsed = parse(pin.arguments.split())
-    return resolve_network(parsed, "vector" if "Vector" in pin.arguments else "image").params
+    is_image = any(game in pin.arguments for game in ("Pong", "Side"))
+    is_continuous = parsed.params.env_id in CONTINUOUS
+    return resolve(parsed, "image" if is_image else "vector", is_continuous).params
 
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["rounding"]:
-            rounding()
+        case ["rounding", *names]:
+            rounding(names or list(pins.PINS))
         case ["sensitivity", *names]:
             sensitivity(names or CHANGES)
         case ["layout"]:
             layout()
-        case ["variant", folder, n_threads, more, seed]:
-            run_variant(folder, int(n_threads), more, None if seed == "None" else int(seed))
+        case ["variant", folder, n_threads, more, seed, *names]:
+            run_variant(folder, int(n_threads), more, None if seed == "None" else int(seed), names)
         case _:
             sys.exit(__doc__)
 

@@ -1,7 +1,7 @@
 """Makes the changes of tests/proofs.toml, each of which turns the test of a promise red.
 
     python3 -m tests.tools.proofs          makes each change in a copy of the tree and runs its test
-    python3 -m tests.tools.proofs table    prints docs/proofs.md
+    python3 -m tests.tools.proofs table    writes docs/proofs.md
 
 A row that names a test without a case stands for all cases except the weekly ones: each has to turn
 red. `make test-slow` makes the changes, and a fast test compares the page.
@@ -163,7 +163,7 @@ def _score() -> Iterator[str]:
 
 def main() -> None:
     if sys.argv[1:] == ["table"]:
-        print(page(), end="")
+        PAGE.write_text(page(), encoding="utf-8")
         return
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_of_tree(pathlib.Path(folder))

@@ -61,7 +61,7 @@ def write_run(
     parsed = command_line.parse([*flags, env_id])
     assert isinstance(parsed, ParsedParams)
     environment = {} if sticky is None else {"sticky_actions": sticky}
-    record = params.to_json(params.resolve_network(parsed, kind)) | {"environment": environment}
+    record = params.to_json(params.resolve(parsed, kind)) | {"environment": environment}
     (folder / "args.json").write_text(json.dumps(record))
     if games is not None:
         steps = [

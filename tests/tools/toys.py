@@ -241,6 +241,25 @@ class Drawn(Vector):
         return self.np_random.normal(size=2), reward, *rest
 
 
+class Pushes(Drawn):
+    """Takes two numbers as an action, pays 100 and their sum, and overwrites them.
+
+    One number has unequal bounds, the other has none; the space is of float64.
+    """
+
+    action_space = gymnasium.spaces.Box(
+        np.array([-1.0, -np.inf]), np.array([0.1, np.inf]), dtype=np.float64
+    )
+
+    def step(self, action: Any) -> Step:
+        assert action in self.action_space
+        assert action.dtype == self.action_space.dtype
+        observation, _, *rest = super().step(0)
+        reward = 100.0 + float(action.sum())
+        action[:] = np.nan
+        return observation, reward, *rest
+
+
 class Multiplies(Vector):
     """Multiplies matrices that are large enough for several threads."""
 
@@ -262,6 +281,33 @@ class Brittle(Drawn):
         if self._breaks and self._n_steps == 4:
             raise RuntimeError("the last coin broke")
         return super().step(action)
+
+
+class Painted(Drawn):
+    """Pays the sum of two continuous actions, and draws, with NumPy alone, a square as bright as its step.
+
+    Its 20 steps end with a time limit, and it has more numbers than fit on a few lines.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 40}
+    action_space = gymnasium.spaces.Box(np.float32([-1, -np.inf]), np.float32([2, np.inf]))
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (12,), np.float64)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
+        super().reset(seed=seed)
+        return self.np_random.normal(size=12), {}
+
+    def step(self, action: Any) -> Step:
+        self._n_steps += 1
+        reward = float(np.sum(action))
+        return self.np_random.normal(size=12), reward, False, self._n_steps == 20, {}
+
+    def render(self) -> Any:
+        return np.full((40, 40, 3), 10 * self._n_steps, np.uint8)
 
 
 class RaisesInInit(Vector):
@@ -303,15 +349,25 @@ class HangsHoldingTheLock(Vector):
 
 
 # Vector with spaces that are not supported.
+_BOX = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 UNSUPPORTED: dict[str, dict[str, gymnasium.Space]] = {
-    "Continuous": {"action_space": gymnasium.spaces.Box(-1, 1, (2,), np.float32)},
     "FromOne": {"action_space": gymnasium.spaces.Discrete(2, start=1)},
+    "ManyChoices": {"action_space": gymnasium.spaces.MultiDiscrete([2, 3])},
+    "NamedActions": {"action_space": gymnasium.spaces.Dict({"x": _BOX})},
+    "TwoArrays": {"action_space": gymnasium.spaces.Tuple([_BOX, _BOX])},
+    # Its text has several lines.
+    "Square": {"action_space": gymnasium.spaces.Box(-np.eye(30), np.eye(30), dtype=np.float64)},
+    "Number": {"action_space": gymnasium.spaces.Box(-1, 1, (), np.float32)},
+    "Nothing": {"action_space": gymnasium.spaces.Box(-1, 1, (0,), np.float32)},
+    "WholeNumbers": {"action_space": gymnasium.spaces.Box(-1, 1, (2,), np.int32)},
     "Dictionary": {"observation_space": gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(2)})},
+    "Table": {"observation_space": gymnasium.spaces.Box(-1, 1, (2, 2), np.float32)},
     "Bytes": {"observation_space": gymnasium.spaces.Box(0, 255, (128,), np.uint8)},  # as RAM
     # An image of an environment without lives.
     "Camera": {"observation_space": gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)},
 }
-VECTORS = (Vector, Drawn, Multiplies, Brittle, RaisesInInit, LosesConnection, RaisesInReset)
+VECTORS = (Vector, Drawn, Pushes, Multiplies, Brittle, Painted)
+FAULTY = (RaisesInInit, LosesConnection, RaisesInReset)
 THIRD_STEPS = (RaisesInStep, HangsInStep, HangsHoldingTheLock)
 
 
@@ -333,12 +389,13 @@ def _register() -> None:
     }
     for name, kwargs in variants.items():
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
-    for toy in (Side, Dot, *VECTORS, *THIRD_STEPS):
+    for toy in (Side, Dot, *VECTORS, *FAULTY, *THIRD_STEPS):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
     for name, spaces in UNSUPPORTED.items():
         gymnasium.register(f"toys/{name}-v0", f"{here}:Vector", kwargs=spaces)
     truncated = {"max_episode_steps": 3, "kwargs": {"length": 1000}}
     gymnasium.register("toys/TruncatedVector-v0", f"{here}:Vector", **truncated)
+    gymnasium.register("toys/Pushes32-v0", f"{here}:Pushes", kwargs={"action_space": _BOX})
     gymnasium.register(
         "toys/ShortCartPole-v0",
         "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
@@ -349,6 +406,7 @@ def _register() -> None:
         ("ShortBreakout", "breakout", 0.25, {"max_num_frames_per_episode": 500}),
         ("BriefBreakout", "breakout", 0.0, {"max_num_frames_per_episode": 300}),
         ("RamPong", "pong", 0.0, {"obs_type": "ram"}),
+        ("JoystickPong", "pong", 0.0, {"continuous": True}),
     ):
         kwargs = {"game": game, "frameskip": 1, "repeat_action_probability": sticky_actions}
         gymnasium.register(f"toys/{name}-v0", "ale_py.env:AtariEnv", kwargs=kwargs | more)

@@ -80,6 +80,30 @@ def test_vector_counts_steps_and_games():
             assert (reward, terminated, truncated) == (10, step == 5, False)
 
 
+def test_pushes_pays_the_sum_of_an_action_and_overwrites_it():
+    """Analytic: within its bounds, and of the type of its space; anything else it does not take."""
+    env = toys.Pushes()
+    env.reset(seed=0)
+    action = np.array([-0.5, 7.0])
+    assert env.step(action)[1] == 106.5
+    assert np.isnan(action).all()
+    for wrong in (np.array([0.2, 0.0]), np.array([0.0, 0.0], np.float32)):
+        with pytest.raises(AssertionError):
+            env.step(wrong)
+
+
+def test_painted_pays_its_actions_and_shows_its_step():
+    """Analytic: 20 steps, cut off by a time limit."""
+    env = toys.Painted("rgb_array")
+    env.reset(seed=0)
+    for n in range(1, 21):
+        observation, reward, terminated, truncated, _ = env.step(np.array([0.5, n]))
+        assert observation.shape == env.observation_space.shape
+        assert (reward, terminated, truncated) == (0.5 + n, False, n == 20)
+        assert env.render().shape == (40, 40, 3)
+        assert set(env.render().flat) == {10 * n}
+
+
 def test_the_broken_toys_break():
     """Analytic: two cannot be made, one fails at its third step, one at its second reset."""
     with pytest.raises(RuntimeError, match="cartridge"):
@@ -125,7 +149,7 @@ def test_a_dot_walks_vanishes_and_pays_for_its_corner():
 def test_every_toy_is_registered():
     """Analytic: each toy that can be made is made by its name."""
     names = [name for name in gymnasium.registry if name.startswith("toys/")]
-    assert len(names) == 29
+    assert len(names) == 40
     unbuildable = {"toys/RaisesInInit-v0", "toys/LosesConnection-v0"}
     for name in set(names) - unbuildable:
         gymnasium.make(name, disable_env_checker=True)

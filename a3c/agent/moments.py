@@ -1,0 +1,54 @@
+"""Running mean and variance of observations and of discounted returns, in float64.
+
+Both are shared state, like the weights. Each rollout uses one copy from its start to its end, and its
+update then adds what the rollout saw.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from a3c.contract import Moments
+from a3c.settings.params import Params, kept_moments
+
+LIMIT = 10.0  # of what is normalised or scaled
+EPSILON = 1e-8  # added to a variance
+
+
+def initial(params: Params, observation_shape: Sequence[int]) -> dict[str, Moments]:
+    """The moments that a run keeps, without data."""
+    shapes = {"observations": tuple(observation_shape), "returns": ()}
+    zeros = {name: np.zeros(shapes[name]) for name in kept_moments(params)}
+    return {name: Moments(0, zero, zero) for name, zero in zeros.items()}
+
+
+def with_data(moments: Moments, data: np.ndarray) -> Moments:
+    """The moments of the data so far and these, (n, ...), by the method of Chan et al. (1979)."""
+    data = data.astype(np.float64)
+    n, mean = len(data), data.mean(axis=0)
+    squares = np.square(data - mean).sum(axis=0)
+    n_all = moments.n + n
+    difference = mean - moments.mean
+    return Moments(
+        n_all,
+        moments.mean + difference * (n / n_all),
+        moments.squares + squares + np.square(difference) * (moments.n * n / n_all),
+    )
+
+
+def sd(moments: Moments) -> np.ndarray:
+    """The standard deviation; 1 without data."""
+    if moments.n == 0:
+        return np.ones_like(moments.squares)
+    return np.sqrt(moments.squares / moments.n + EPSILON)
+
+
+def normalised(observations: np.ndarray, moments: Moments) -> np.ndarray:
+    """Observations with mean 0 and standard deviation 1, limited to ±10, as float32."""
+    z = (observations - moments.mean) / sd(moments)
+    return np.clip(z, -LIMIT, LIMIT).astype(np.float32)
+
+
+def scaled(rewards: np.ndarray, moments: Moments) -> np.ndarray:
+    """Rewards in units of the discounted returns' standard deviation, limited to ±10, as float32."""
+    return np.clip(rewards / sd(moments), -LIMIT, LIMIT).astype(np.float32)

@@ -1,0 +1,111 @@
+"""Ray, which is not installed unless somebody asks for it, and is imported only here.
+
+It finds places for processes, on this machine or on many. Embedded Ray is started and ended with the
+program, and listens on this machine's own addresses alone.
+"""
+
+import contextlib
+import importlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from a3c.machine import cores
+from a3c.machine.appending import BadInput
+from a3c.machine.stopping import SIGNALS
+
+VERSION = "2.60"
+INSTALL = "`make sweep` or `pipenv sync --categories sweep` installs it"
+ADDRESS_SECONDS = 5.0
+# Ray reads these when it is imported.
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # send nothing home
+    "RAY_worker_niceness": "0",  # run as if started by hand
+    "RAY_AIR_NEW_OUTPUT": "0",  # print no tables
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # write no logs
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # leave Ctrl-C to us
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial may have no score yet
+}
+# Embedded Ray listens at 127.0.0.1 alone, as it does by default on macOS and Windows.
+EMBEDDED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least is 75 MiB; we keep next to nothing there
+CODE = pathlib.Path(__file__).resolve().parents[2]
+
+
+def load(address: str | None) -> Any:
+    """Import Ray; BadInput where it is missing or of another version, or nobody is at the address."""
+    if address is not None:
+        _check_address(address)
+    os.environ.update(ENVIRONMENT | ({} if address else EMBEDDED))
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError:
+        raise BadInput(f"this needs Ray {VERSION}, which is not installed: {INSTALL}") from None
+    if not ray.__version__.startswith(f"{VERSION}."):
+        raise BadInput(f"this needs Ray {VERSION}, not {ray.__version__}: {INSTALL}")
+    return ray
+
+
+@contextlib.contextmanager
+def connected(address: str | None = None, ships_code: bool = False) -> Iterator[Any]:
+    """Ray, embedded or at an address (`auto` or HOST:PORT); BadInput where nobody answers."""
+    ray = load(address)
+    with contextlib.ExitStack() as ending:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if address is None:
+            options |= _embedded(ending)
+        else:
+            options["address"] = address
+        if ships_code:
+            options["runtime_env"] = {"working_dir": _copy_of_code(ending)}
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
+        ending.callback(ray.shutdown)
+        try:
+            ray.init(**options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise BadInput(f"cannot connect to Ray at {address}: {error}") from None
+        finally:
+            # Ray sets its own handler of SIGTERM, which ends the program at once.
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        yield ray
+
+
+def _embedded(ending: contextlib.ExitStack) -> dict[str, Any]:
+    folder = tempfile.mkdtemp(prefix="a3c-ray-")
+    ending.callback(shutil.rmtree, folder, ignore_errors=True)
+    return {
+        "address": "local",
+        "num_cpus": cores.n_usable(),
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_temp_dir": folder,
+    }
+
+
+def _check_address(address: str) -> None:
+    """Ray would try for a minute where nobody listens."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not (host and port.isascii() and port.isdigit()):
+        raise BadInput(f"--address {address!r} must be auto or HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), ADDRESS_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise BadInput(f"no Ray answers at {address}: {error}") from None
+
+
+def _copy_of_code(ending: contextlib.ExitStack) -> str:
+    """A folder with what a training needs, which Ray sends to each machine."""
+    folder = tempfile.mkdtemp(prefix="a3c-code-")
+    ending.callback(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copytree(CODE / "a3c", f"{folder}/a3c", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(CODE / "train.py", folder)
+    return folder

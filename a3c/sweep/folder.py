@@ -1,0 +1,152 @@
+"""The folder of a sweep: the record of what was asked, the trials' run folders, `trials.csv`.
+
+    sweep.json         the plan, which --resume reads
+    command.txt        the command
+    lock               held by the process that runs the sweep
+    trials.csv         one row a trial: settings, score, hours, state
+    <trial>/           a run folder of train.py
+    <trial>.out        what that train.py printed; beside it its errors, <trial>.err
+
+How far a trial is stands in its own folder alone; only that it was stopped early, and that it failed,
+is read from trials.csv.
+"""
+
+import contextlib
+import csv
+import io
+import math
+import pathlib
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TextIO
+
+from a3c.machine import appending
+from a3c.settings.params import BadInput
+from a3c.store import checkpoint, reading, run_folder
+from a3c.sweep import plan as plans
+from a3c.sweep.plan import Plan, Trial
+
+PLAN, TRIALS = "sweep.json", "trials.csv"
+# What a trial can be. All but the last three go on with --resume.
+STATES = WAITING, RUNNING, FAILED, STOPPED, EARLY, FINISHED = (
+    "waiting",
+    "running",
+    "failed",
+    "stopped",
+    "stopped early",
+    "finished",
+)
+FIGURES = ("misc/steps", "misc/steps_per_second", "rl/episodes")
+COLUMNS = ("state", "steps", "score", "score_of", "games", "hours")
+
+
+class Standing(NamedTuple):
+    """How far a trial is, as the last row of its progress.csv has it."""
+
+    steps: float = 0.0
+    steps_per_second: float = math.nan
+    games: float = 0.0
+    score: float = math.nan  # the plan's metric
+
+
+class SweepFolder:
+    """A sweep's folder, which only this process uses until it closes it or ends."""
+
+    def __init__(self, path: pathlib.Path, plan: Plan, lock: TextIO) -> None:
+        self.path, self.plan, self._lock = path, plan, lock
+
+    def of(self, trial: Trial) -> pathlib.Path:
+        """The trial's run folder."""
+        return self.path / trial.name
+
+    def standing(self, trial: Trial) -> Standing:
+        names = [*FIGURES, self.plan.metric]
+        with contextlib.suppress(BadInput):  # it has not begun
+            columns = reading.read_progress(self.of(trial)).columns
+            if columns.keys() >= {*names} and len(columns[names[0]]):
+                return Standing(*(float(columns[name][-1]) for name in names))
+        return Standing()
+
+    def write_trials(self, states: Mapping[str, str]) -> None:
+        """Write trials.csv."""
+        text = io.StringIO()
+        searched = list(self.plan.trials[0].searched)
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["folder", "env_id", "seed", *searched, *COLUMNS])
+        for trial in self.plan.trials:
+            row = [trial.name, trial.env_id, trial.seed, *trial.searched.values()]
+            table.writerow([*row, states[trial.name], *self._results(trial)])
+        appending.write_atomically(self.path / TRIALS, text.getvalue())
+
+    def _results(self, trial: Trial) -> Sequence[object]:
+        at, hours = self.standing(trial), math.nan
+        with contextlib.suppress(BadInput):
+            seconds = reading.read_run(self.of(trial)).games.seconds
+            hours = float(seconds[-1]) / 3600 if len(seconds) else math.nan
+        of = self.plan.metric
+        protocol = f"last {min(at.games, 100):.0f} training games" if of == plans.SCORE else of
+        return f"{at.steps:.0f}", f"{at.score:.6g}", protocol, f"{at.games:.0f}", f"{hours:.3f}"
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def is_finished(folder: pathlib.Path, n_steps: int) -> bool:
+    """Whether a run folder has all its steps, as its newest checkpoint's name says."""
+    return max(checkpoint.numbered(folder / "checkpoints"), default=-1) >= n_steps
+
+
+def check_free(path: pathlib.Path) -> None:
+    """BadInput where a new sweep cannot have this folder."""
+    try:
+        held = next(path.iterdir(), None) if path.exists() else None
+    except OSError as error:
+        raise BadInput(f"cannot make the folder {path}: {error.strerror}") from None
+    if held is not None:
+        raise BadInput(f"{path} is in use: it holds {held.name}; --resume goes on with a sweep")
+
+
+def create(path: pathlib.Path, plan: Plan, argv: Sequence[str]) -> SweepFolder:
+    """Make and lock the folder of a new sweep."""
+    texts = {
+        PLAN: plans.to_json(plan),
+        "command.txt": shlex.join(["python3", "sweep.py", *argv]),
+        run_folder.LOCK: "",
+    }
+    check_free(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            with (path / name).open("x", encoding="utf-8") as file:
+                file.write(text and text + "\n")
+    except OSError as error:
+        raise BadInput(f"cannot make the folder {path}: {error.strerror}") from None
+    return SweepFolder(path, plan, run_folder.lock(path))
+
+
+def open_existing(path: pathlib.Path) -> SweepFolder:
+    """Lock and read the folder of a sweep that is to be resumed."""
+    if not (path / PLAN).is_file():
+        raise BadInput(f"{path} is no folder of a sweep: it has no {PLAN}")
+    lock = run_folder.lock(path)
+    try:
+        return SweepFolder(path, read_plan(path), lock)
+    except BadInput:
+        lock.close()
+        raise
+
+
+def read_plan(path: pathlib.Path) -> Plan:
+    """The plan that a sweep's folder records."""
+    try:
+        return plans.from_json(reading.read_text(path / PLAN))
+    except BadInput as error:
+        raise BadInput(f"{path / PLAN}: {error}") from None
+
+
+def recorded_states(path: pathlib.Path) -> dict[str, str]:
+    """The states in a folder's trials.csv, by trial; none where it has no such file yet."""
+    with contextlib.suppress(BadInput):
+        rows = csv.DictReader(io.StringIO(reading.read_text(path / TRIALS)))
+        return {row.get("folder") or "": row.get("state") or "" for row in rows}
+    return {}

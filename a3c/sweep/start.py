@@ -1,0 +1,115 @@
+"""From sweep.py's arguments to the trials. Wrong arguments are refused before anything is started."""
+
+import argparse
+import contextlib
+import pathlib
+import time
+from collections.abc import Sequence
+
+from a3c.contract import EnvDescription
+from a3c.envs.make import describe_env
+from a3c.machine import cluster, cores
+from a3c.machine.stopping import StopSignals
+from a3c.settings.params import BadInput, resolve
+from a3c.sweep import folder as folders
+from a3c.sweep import plan as plans
+from a3c.sweep import trial as trials
+from a3c.sweep import tuner
+from a3c.sweep.board import Board
+from a3c.sweep.folder import EARLY, FAILED, FINISHED, RUNNING, STOPPED, WAITING, SweepFolder
+from a3c.sweep.plan import Plan
+
+SAVING_SECONDS = 60.0  # most stopped trials need less than five to save
+
+
+def start(
+    options: argparse.Namespace, words: Sequence[str], argv: Sequence[str], signals: StopSignals
+) -> int:
+    """Run or resume a sweep; returns the exit status."""
+    if options.ship_code and options.address is None:
+        raise BadInput("--ship_code needs --address: this machine has the code")
+    plan = _plan_of(options, words)
+    _check_envs(plan, options.envs or [])
+    if options.address is None and plan.cores > cores.n_usable():
+        raise BadInput(f"a trial takes {plan.cores} cores, but there are only {cores.n_usable()}")
+    cluster.load(options.address)
+    with contextlib.ExitStack() as open_things:
+        if options.resume is not None:
+            folder = folders.open_existing(options.resume)
+            open_things.callback(folder.close)
+        else:
+            folders.check_free(path := _path_of(options))
+        ray = open_things.enter_context(cluster.connected(options.address, options.ship_code))
+        tuner.check_cores(ray, plan)
+        if options.resume is None:
+            folder = folders.create(path, plan, argv)
+            open_things.callback(folder.close)
+        return _run(folder, signals)
+
+
+def _plan_of(options: argparse.Namespace, words: Sequence[str]) -> Plan:
+    given = {key: getattr(options, key) for key in ("envs", "seeds", "cores", "max_failures")}
+    given = {key: value for key, value in given.items() if value is not None}
+    if len(given.get("seeds", ())) == 1:
+        given["seeds"] = given["seeds"][0]  # how many
+    if options.resume is None:
+        return plans.make((plans.read(options.file) if options.file else {}) | given, words)
+    if options.file or options.out or words or given.keys() - {"envs"}:
+        raise BadInput("--resume goes on with a sweep as it began, and takes no other settings")
+    return folders.read_plan(options.resume)
+
+
+def _check_envs(plan: Plan, trusted: Sequence[str]) -> None:
+    """Make each environment once; BadInput or UnsupportedEnv where a trial could not use it."""
+    descriptions: dict[str, EnvDescription] = {}
+    for trial in plan.trials:
+        env_id, parsed = trial.env_id, plans.params_of(plan, trial)
+        if ":" in env_id and env_id not in trusted:
+            raise BadInput(
+                f"{env_id} runs the code of a module: if you trust it, name it in --envs"
+            )
+        if env_id not in descriptions:
+            descriptions[env_id] = describe_env(parsed.params)
+        resolve(parsed, descriptions[env_id].kind, descriptions[env_id].is_continuous)
+
+
+def _path_of(options: argparse.Namespace) -> pathlib.Path:
+    """The folder of a new sweep."""
+    stem = pathlib.Path(options.file or "sweep").stem
+    return options.out or pathlib.Path(f"runs/{stem}_{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def _run(folder: SweepFolder, signals: StopSignals) -> int:
+    plan = folder.plan
+    before = folders.recorded_states(folder.path)
+    states = {trial.name: WAITING for trial in plan.trials}
+    for trial in plan.trials:
+        if folders.is_finished(folder.of(trial), plans.n_steps_of(plan, trial)):
+            states[trial.name] = FINISHED
+        elif before.get(trial.name) == EARLY:
+            states[trial.name] = EARLY
+    todo = [trial for trial in plan.trials if states[trial.name] == WAITING]
+    board = Board(folder, states)
+    board.say(f"sweep: {folder.path}, {len(plan.trials)} trials of {plan.cores} cores each")
+    if todo and plan.early_stopping:
+        todo = list(plan.trials)  # Tune compares with what the ended ones have reached
+    if todo:
+        tuner.run(folder, todo, board, signals.stop)
+    _wait_until_saved(folder)
+    for trial in plan.trials:
+        if folders.is_finished(folder.of(trial), plans.n_steps_of(plan, trial)):
+            states[trial.name] = FINISHED
+        elif states[trial.name] == RUNNING:
+            states[trial.name] = STOPPED
+    board.conclude()
+    if signals.received:
+        return signals.exit_status
+    return int(FAILED in states.values())
+
+
+def _wait_until_saved(folder: SweepFolder) -> None:
+    """Wait until every train.py has ended."""
+    until = time.monotonic() + SAVING_SECONDS
+    for trial in folder.plan.trials:
+        while trials.is_locked(folder.of(trial)) and time.monotonic() < until:
+            time.sleep(0.1)

@@ -1,0 +1,218 @@
+"""One trial: its process, its cores and its ends. A small program stands in for train.py."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from a3c.machine import cores
+from a3c.sweep import plan as plans
+from a3c.sweep import trial as trials
+from tests.tools import processes
+
+# It makes what a run makes, waits until it may end, and says how it was stopped.
+STAND_IN = """
+import json, os, pathlib, signal, sys, time
+from a3c.machine.stopping import StopSignals
+signals = StopSignals()
+folder = pathlib.Path(sys.argv[2])
+is_new = sys.argv[1] == "--log_dir"
+(folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+if is_new:
+    (folder / "args.json").touch()
+    (folder / "lock").touch()
+    (folder / "progress.csv").write_text("misc/steps,rl/episode_reward_mean_100\\n")
+with (folder / "progress.csv").open("a") as file:
+    for steps, score in [(10, "nan"), (20, 1.5), (30, 2.5)]:
+        file.write(f"{steps + 100 * (not is_new)},{score}\\n")
+about = {"pid": os.getpid(), "argv": sys.argv[1:], "cores": sorted(os.sched_getaffinity(0))}
+(folder / "started").write_text(json.dumps(about))
+while not (folder / "end").exists() and not signals.stop.is_set():
+    time.sleep(0.01)
+if signals.stop.is_set():
+    (folder / "saved").write_text(str(signals.exit_status))
+    raise SystemExit(signals.exit_status)
+status = int((folder / "end").read_text())
+with (folder / "progress.csv").open("a") as file:
+    file.write(f"{40 + 100 * (not is_new)},3.5\\n")
+print("error: the last line", file=sys.stderr)
+print("saved")
+if status == 0:
+    (folder / "checkpoints/ckpt-100.safetensors").touch()
+raise SystemExit(status)
+"""
+# Runs a trial as Ray's worker does, until it is killed.
+STARTER = """
+import pathlib, sys
+from a3c.sweep import plan as plans, trial as trials
+trials.TRAIN, folder = map(pathlib.Path, sys.argv[1:])
+trials.POLL_SECONDS = 0.01
+plan = plans.make({"envs": ["CartPole-v1"]}, ["--n_steps", "100"])
+for rows in trials.run(plan, plan.trials[0], folder):
+    pass
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Trials of the stand-in, with cores' locks of their own; what is left at the end is killed."""
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(trials, "TRAIN", tmp_path / "stand_in.py")
+    monkeypatch.setattr(trials, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("PYTHONPATH", str(processes.ROOT))
+    yield tmp_path
+    for about in tmp_path.glob("*/started"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(json.loads(about.read_text())["pid"], signal.SIGKILL)
+
+
+def plan_of(**asked):
+    return plans.make({"envs": ["CartPole-v1"], "seeds": 1} | asked, ["--n_steps", "100"])
+
+
+def run(plan, folder):
+    return trials.run(plan, plan.trials[0], folder)
+
+
+def started(running, folder):
+    """What the stand-in says, once it has started."""
+    processes.wait_until(lambda: next(running) is None or (folder / "started").exists())
+    return json.loads((folder / "started").read_text())
+
+
+def end(running, folder, status=0):
+    """Let the stand-in end; returns all rows that were still new."""
+    (folder / "end").write_text(str(status))
+    return [row for rows in running for row in rows]
+
+
+def test_a_trial_is_begun_resumed_and_then_finished(place):
+    """Analytic: its commands; each row that has a score comes once, and those of before again."""
+    plan, folder = plan_of(), place / "trial"
+    running = run(plan, folder)
+    words = started(running, folder)["argv"]
+    assert words[:2] == ["--log_dir", str(folder)]
+    assert words[4:] == plans.words_of(plan, plan.trials[0])
+    with pytest.raises(trials.TrialFailed, match="status 3: error: the last line"):
+        end(running, folder, 3)
+    assert list(trials.run(plan, plan.trials[0], folder, is_stopped=True)) != []
+    (folder / "end").unlink()
+    (folder / "started").unlink()
+    running = run(plan, folder)
+    assert next(running) == [(20, 1.5), (30, 2.5), (40, 3.5)]
+    words = started(running, folder)["argv"]
+    assert words[:2] == ["--resume", str(folder)]
+    assert words[4:] == ["CartPole-v1"]
+    assert end(running, folder)[-1] == (140, 3.5)
+    (folder / "started").unlink()
+    (rows,) = run(plan, folder)
+    assert [steps for steps, _ in rows] == [20, 30, 40, 120, 130, 140]
+    assert not (folder / "started").exists()
+
+
+def test_a_folder_that_was_never_finished_is_made_anew(place):
+    """Analytic: a run that was killed while it made its folder cannot be resumed."""
+    plan, folder = plan_of(), place / "trial"
+    folder.mkdir()
+    (folder / "args.json").touch()
+    running = run(plan, folder)
+    assert started(running, folder)["argv"][0] == "--log_dir"
+    end(running, folder)
+
+
+@pytest.mark.parametrize("what", ["the starter", "the shell", "the starter after the shell"])
+def test_however_its_starter_ends_a_trial_saves_and_ends(place, what):
+    """Analytic: SIGKILL lets nobody say goodbye, and Ray kills a worker's children before it ends."""
+    folder = place / "trial"
+    words = ["-c", STARTER, place / "stand_in.py", folder]
+    starter = processes.start(words, place)
+    try:
+        processes.wait_until((folder / "started").exists, "the trial to start")
+        pid = json.loads((folder / "started").read_text())["pid"]
+        _, shell, _ = processes.state_parent_and_session(pid)
+        assert processes.state_parent_and_session(shell)[1] == starter.pid
+        if "shell" in what:
+            os.kill(shell, signal.SIGKILL)
+        if what != "the shell":
+            starter.kill()
+        starter.wait(processes.DEADLINE_SECONDS)
+        processes.wait_until(lambda: (folder / "saved").exists(), "it to save", 5)
+        assert (folder / "saved").read_text() == "143"
+        processes.wait_until(lambda: not pathlib.Path(f"/proc/{pid}/fd/0").exists(), "its end", 5)
+    finally:
+        processes.end(starter)
+
+
+def test_trials_get_cores_of_their_own(place):
+    """Analytic: each core one trial; the next waits until one has ended, not only its starter."""
+    usable = sorted(os.sched_getaffinity(0))
+    n = len(usable) // 2 or 1
+    plan = plan_of(cores=n)
+    folders = [place / "first", place / "second", place / "third"]
+    running = [run(plan, folder) for folder in folders]
+    first = started(running[0], folders[0])
+    taken = cores.parse(first["argv"][3])
+    assert len(taken) == n
+    if 2 * n <= len(usable):
+        second = cores.parse(started(running[1], folders[1])["argv"][3])
+        assert len(second) == n
+        assert second.isdisjoint(taken)
+    left = len(usable) - n * (len(usable) // n)
+    if left == 0 and len(usable) // n == 2:
+        for _ in range(20):
+            next(running[2])
+        assert not folders[2].exists()
+        os.kill(first["pid"], signal.SIGSTOP)  # its starter may believe that it has ended
+        running[0].close()
+        next(running[2])
+        assert not folders[2].exists()
+        os.kill(first["pid"], signal.SIGKILL)
+        assert cores.parse(started(running[2], folders[2])["argv"][3]) == taken
+    for one, folder in zip(running[1:], folders[1:], strict=True):
+        if folder.exists():
+            end(one, folder)
+
+
+def test_a_trial_waits_for_its_old_process(place):
+    """Analytic: one that is tried again may find the old one still saving in its folder."""
+    plan, folder = plan_of(), place / "trial"
+    folder.mkdir()
+    (folder / "args.json").touch()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        running = run(plan, folder)
+        for _ in range(20):
+            assert next(running) == []
+        assert not trials.output_of(folder).exists()
+    assert started(running, folder)["argv"][0] == "--resume"
+    end(running, folder)
+
+
+def test_a_trial_sees_the_environment_of_its_starter(place, monkeypatch):
+    """Analytic: but not the number of threads that Ray gives to its worker."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    seen = "import os; print(os.environ.get('OMP_NUM_THREADS'), os.environ.get('HOME'))"
+    (place / "stand_in.py").write_text(seen)
+    process = trials.start([], place / "trial", [])
+    assert process.wait(processes.DEADLINE_SECONDS) == 0
+    home = os.environ.get("HOME")
+    assert trials.output_of(place / "trial").read_text() == f"None {home}\n"
+
+
+def test_what_stops_a_trial_is_one_pipe(place):
+    """Analytic: a trial's stdin has one writing end, its starter's, so nobody else holds it open."""
+    process = trials.start(["--log_dir", str(place / "trial")], place / "trial", [])
+    processes.wait_until((place / "trial/started").exists)
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process.stdin.close()
+    assert process.wait(processes.DEADLINE_SECONDS) == 143
+    other.communicate(b"\n")
