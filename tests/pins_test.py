@@ -69,6 +69,7 @@ def sensitivity() -> dict[str, list[str]]:
         ("vector-truncated", "--initial_lr 1.01e-4"),
         ("side-clipped", "--rmsprop_epsilon 1.01e-5"),
         ("side-decided", "--entropy_bonus 0.101"),
+        ("pendulum", "--entropy_bonus 0.0101"),
         pytest.param("pong-ocd", "--initial_lr 1.01e-4", marks=pytest.mark.slow),
         pytest.param("pong-1x4", "--initial_lr 7.07e-4", marks=pytest.mark.slow),
     ],
