@@ -10,17 +10,20 @@ from a3c.agent import kernels, network, optimizer
 from a3c.agent.learner import Learner
 from a3c.agent.shared import SharedState
 from a3c.settings.params import Params
-from tests.tools.agents import FORGETFUL, subject_of
+from tests.tools.agents import subject_of
 from tests.tools.crews import SUBJECT, make_shared, numpy_weights, params_with, random_rollout
 
 # Activations that acting has computed
 
 
-@pytest.mark.parametrize("name", ["nature", "small", "mlp"])
-def test_computed_activations_give_the_same_gradients(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "lstm_units"), [("nature", 0), ("small", 0), ("mlp", 0), ("small", 8), ("mlp", 8)]
+)
+def test_computed_activations_give_the_same_gradients(name: str, lstm_units: int) -> None:
     """Analytic: to the bit. Other activations give other gradients, so they are not computed again."""
     shape = (5,) if name == "mlp" else (84, 84, 4)
-    subject = subject_of(name, shape, 4)
+    subject = subject_of(name, shape, 4, lstm_units=lstm_units)
+    memory = kernels.Memory(tf.zeros((1, network.state_size(subject))), tf.ones((3, 1)))
     shapes = network.weight_shapes(subject)
     weights = network.initial_weights(shapes, "torch", np.random.default_rng(0))
     weights = {key: tf.constant(value) for key, value in weights.items()}
@@ -31,7 +34,7 @@ def test_computed_activations_give_the_same_gradients(name: str) -> None:
     def gradients(computed: kernels.Activations | None) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            predictions = network.forward(subject, weights, x, FORGETFUL, computed)
+            predictions = network.forward(subject, weights, x, memory, computed)
             loss = tf.reduce_sum(tf.sin(predictions.outputs)) + tf.reduce_sum(predictions.values**2)
         activations.update(predictions.activations)
         return tape.gradient(loss, weights)
@@ -91,6 +94,26 @@ def test_a_product_is_clipped_and_applied_as_the_whole_is() -> None:
         after.append([norm, *(v.numpy() for v in variables.values()), local["kernel"].numpy()])
     for one, other in zip(*after, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_the_dense_layer_below_an_lstm_has_a_product_too() -> None:
+    """Parity: the gradient of every weight of `small` with an LSTM, over three steps, by TensorFlow's tape alone."""
+    subject = subject_of("small", (84, 84, 4), 4, lstm_units=8)
+    shapes = network.weight_shapes(subject)
+    drawn = network.initial_weights(shapes, "torch", np.random.default_rng(0))
+    weights = {name: tf.constant(array) for name, array in drawn.items()}
+    images = np.random.default_rng(1).integers(0, 256, (3, 84, 84, 4)).astype(np.uint8)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(weights)
+        memory = kernels.Memory(tf.fill((1, 16), 0.5), tf.constant([[1.0], [0.0], [1.0]]))
+        predictions = network.forward(subject, weights, tf.constant(images), memory)
+        loss = tf.reduce_sum(tf.sin(predictions.outputs)) + tf.reduce_sum(predictions.values**2)
+    ours = kernels.gradients(tape, loss, weights, predictions.activations)
+    assert [name for name in ours if isinstance(ours[name], kernels.Product)] == ["dense_kernel"]
+    for name, expected in tape.gradient(loss, weights).items():
+        assert np.abs(expected).max() > 1e-6, name
+        found = kernels.multiplied(ours[name])
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7, err_msg=name)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -301,6 +301,27 @@ def mean_advantage(rollout: Rollout, values: np.ndarray, bootstrap: np.ndarray) 
     return float(np.mean(returns[::-1] - values))
 
 
+def test_learning_anew_from_the_same_rollout_is_learning(recorded: Recorded) -> None:
+    """Analytic: the gradient's norm is the same with acting's activations and without. The twin begins at zero."""
+    rollout = rollouts_of(recorded.calls)[1]
+    local, generator = recorded.crew.locals[0], np.random.default_rng(0)
+    drawn = {name: generator.standard_normal(v.shape) for name, v in local.weights.items()}
+
+    def norm(rollout: Rollout, is_anew: bool) -> float:
+        network.assign(local.weights, drawn)
+        state, acted = rollout.states[0], []
+        for seen, continues in zip(rollout.observations, rollout.continues, strict=False):
+            outputs = local.act(seen, state)
+            acted.append(outputs.activations)
+            state = outputs.state * continues[:, None]
+        return float(local.learn(rollout, 0.0, None if is_anew else acted))
+
+    expected = norm(rollout, False)
+    assert norm(rollout, True) == pytest.approx(expected, rel=1e-5)
+    of_zero = norm(rollout._replace(states=0 * rollout.states), False)
+    assert of_zero != pytest.approx(expected, rel=1e-3)
+
+
 class Counting:
     """A local network that only counts observations: its state is their number."""
 

@@ -150,3 +150,27 @@ def test_orthogonal_is_gram_schmidt_on_normal_draws(name: str, shape: tuple[int,
             second = drawn[:, 1] - first * (first @ drawn[:, 1])
             second /= np.linalg.norm(second)
             np.testing.assert_allclose(matrix[:, 1], second, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("scheme", ["glorot", "torch", "orthogonal"])
+def test_an_lstm_starts_as_its_scheme_says(scheme: str) -> None:
+    """Analytic: both kernels as other layers, orthogonal ones with a gain of 1; forget gates have a bias of 1, and the
+    others 0. With torch, biases are uniform like the input kernel.
+    """
+    subject = subject_of("mlp", (4,), 6, hidden_units=(32,), lstm_units=64)
+    shapes = network.weight_shapes(subject)
+    weights = network.initial_weights(shapes, scheme, np.random.default_rng(5))
+    for part, fan_in in (("input", 32), ("recurrent", 64)):
+        kernel = weights[f"value_lstm_{part}_kernel"]
+        assert kernel.shape == (fan_in, 4 * 64)
+        if scheme == "orthogonal":
+            np.testing.assert_allclose(kernel @ kernel.T, np.eye(fan_in), atol=1e-5)
+        else:
+            assert_uniform(
+                kernel, fan_in**-0.5 if scheme == "torch" else (6 / (fan_in + 256)) ** 0.5
+            )
+    bias = weights["value_lstm_bias"]
+    if scheme == "torch":
+        assert_uniform(bias, 32**-0.5)
+    else:
+        np.testing.assert_array_equal(bias, np.repeat([0, 1, 0, 0], 64))
