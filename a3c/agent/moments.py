@@ -4,7 +4,7 @@ Both are shared state, like the weights. Each rollout uses one copy from its sta
 update then adds what the rollout saw.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -41,6 +41,13 @@ def sd(moments: Moments) -> np.ndarray:
     if moments.n == 0:
         return np.ones_like(moments.squares)
     return np.sqrt(moments.squares / moments.n + EPSILON)
+
+
+def seen(observations: np.ndarray, kept: Mapping[str, Moments]) -> np.ndarray:
+    """Observations as the network gets them: normalised, if their moments are kept."""
+    if "observations" not in kept:
+        return observations
+    return normalised(observations, kept["observations"])
 
 
 def normalised(observations: np.ndarray, moments: Moments) -> np.ndarray:

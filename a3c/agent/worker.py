@@ -182,13 +182,14 @@ class Worker:
         self._rollout.states[0] = self._state
         self._acted.clear()
         self._is_whole[:] = True
-        for name, used in self._moments.items():
-            parts = {f"{name}_{part}": np.asarray(x) for part, x in used._asdict().items()}
-            self._local.dump("moments", **parts)
+        if self._params.debug:
+            for name, used in self._moments.items():
+                parts = {f"{name}_{part}": np.asarray(x) for part, x in used._asdict().items()}
+                self._local.dump("moments", **parts)
         for t in range(len(actions)):
             if self._stop.is_set():
                 raise Stopped
-            acted = self._local.act(self._normalised(raw, t), self._state)
+            acted = self._local.act(self._seen_in(t), self._state)
             actions[t] = self._local.policy.sample(acted.outputs, self._generator)
             step = self._envs.step(actions[t], slot=t + 1)
             ended = step.terminated | step.truncated
@@ -199,15 +200,19 @@ class Worker:
             self._games.extend(step.games)
             self._take_replaced()
             self._acted.append(acted.activations)
-        self._normalised(raw, len(actions))
+        self._seen_in(len(actions))
 
-    def _normalised(self, raw: np.ndarray, slot: int) -> np.ndarray:
-        """The observations of a slot as the network sees them; they also go into the rollout."""
-        seen = self._rollout.observations
-        if (of_observations := self._moments.get("observations")) is not None:
-            self._local.dump("raw", observations=raw[slot])
-            seen[slot] = moments.normalised(raw[slot], of_observations)
+    def _seen_in(self, slot: int) -> np.ndarray:
+        """The observations of a slot as the network gets them; they also go into the rollout."""
+        raw, seen = self._envs.observations, self._rollout.observations
+        if seen is not raw:
+            seen[slot] = self._as_seen(raw[slot])
         return seen[slot]
+
+    def _as_seen(self, observations: np.ndarray) -> np.ndarray:
+        if "observations" in self._moments:
+            self._local.dump("raw", observations=observations)
+        return moments.seen(observations, self._moments)
 
     def _take_rewards(self, t: int, step: Step, state: np.ndarray) -> None:
         """Put the rewards of a step into the rollout; `state` is that after its observations."""
@@ -220,10 +225,7 @@ class Worker:
         self._rollout.rewards[t] = rewards
         only_truncated = step.truncated & ~step.terminated
         if only_truncated.any():
-            last = self._envs.final_observations
-            if (of_observations := self._moments.get("observations")) is not None:
-                self._local.dump("raw", observations=last)
-                last = moments.normalised(last, of_observations)
+            last = self._as_seen(self._envs.final_observations)
             hidden = self._local.evaluate_last(last, state)
             self._rollout.rewards[t] += self._params.discount * np.where(only_truncated, hidden, 0)
 

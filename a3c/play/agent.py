@@ -64,9 +64,7 @@ class Agent:
 
         `state` is that of the last decision in the same game, or `first_state`.
         """
-        seen = observation[None]
-        if "observations" in self._moments:
-            seen = moments.normalised(seen, self._moments["observations"])
+        seen = moments.seen(observation[None], self._moments)
         predictions = self._predict(tf.convert_to_tensor(seen), tf.convert_to_tensor(state))
         outputs, values, state = (tensor.numpy() for tensor in predictions)
         if self._greedy:
