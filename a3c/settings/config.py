@@ -12,11 +12,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from a3c.machine.appending import BadInput, one_line
-from a3c.settings.params import KNOBS, LR_END, NONE, PRESET_FILES, ParsedParams, check_text, taken
+from a3c.settings.params import (
+    ASKED,
+    KNOBS,
+    LR_END,
+    NONE,
+    PRESET_FILES,
+    ParsedParams,
+    check_text,
+    taken,
+)
 
 # Another run has its own folder, its own start and its own share of the machine.
 OF_ONE_RUN = {"log_dir", "run_name", "load_ckpt", "cores"}
-_NAMED = ("config", "command line")  # the sources of what somebody asked for by name
 
 
 def read(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -47,7 +55,7 @@ def read(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
 
 def to_toml(parsed: ParsedParams) -> str:
     """A file of settings with what was asked for; it gives the same parameters again."""
-    asked = [name for name, source in parsed.sources.items() if source in _NAMED]
+    asked = [name for name, source in parsed.sources.items() if source in ASKED]
     values = {name: getattr(parsed.params, name) for name in asked}
     # JSON writes numbers, texts and booleans as TOML does.
     texts = {n: json.dumps(NONE if v is None else v, ensure_ascii=False) for n, v in values.items()}
@@ -78,7 +86,7 @@ def _asked_of(record: dict[str, Any]) -> dict[str, Any]:
     follow = {"network", "no_xla"}
     if values.get(LR_END) == values.get("n_steps"):
         follow.add(LR_END)
-    named = {name for name in sources if sources[name] in _NAMED}
+    named = {name for name in sources if sources[name] in ASKED}
     asked = {
         name: taken(name, values[name])
         for name in values.keys() & KNOBS.keys() - OF_ONE_RUN
@@ -87,6 +95,11 @@ def _asked_of(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if name in named or value != ours[name]}
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    path.stem: _of_toml(path.read_bytes().decode()) for path in PRESET_FILES
-}
+def _of_preset(path: pathlib.Path) -> dict[str, Any]:
+    """The settings of a preset; those of another, if it names one, come first."""
+    values = _of_toml(path.read_bytes().decode())
+    base = values.pop("preset", None)
+    return values if base is None else _of_preset(path.with_stem(base)) | values
+
+
+PRESETS: dict[str, dict[str, Any]] = {path.stem: _of_preset(path) for path in PRESET_FILES}

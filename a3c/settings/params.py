@@ -16,6 +16,7 @@ from a3c.machine.appending import BadInput
 
 PRESET_FILES = sorted(pathlib.Path(__file__).parent.glob("presets/*.toml"))
 MAX_ENVS = 1024  # each may be a process of its own
+ASKED = ("config", "command line")  # the sources of what somebody asked for by name
 NONE = "none"  # unsets a flag, on the command line and in files
 LR_END = "lr_decay_to_zero_by_n_steps"
 # Flags for images that ask for what vectors get anyway.
@@ -346,7 +347,7 @@ def resolve(parsed: ParsedParams, kind: str, is_continuous: bool = False) -> Par
             f"is for continuous actions, but {params.env_id} has discrete ones"
         )
     for name, knob in KNOBS.items():
-        is_asked = sources[name] in ("command line", "config") and name not in _AS_VECTORS_ARE
+        is_asked = sources[name] in ASKED and name not in _AS_VECTORS_ARE
         # A flag that is off asks for nothing.
         if knob.group in without_use and is_asked and getattr(params, name):
             raise BadInput(f"--{name} {without_use[knob.group]}")

@@ -7,6 +7,7 @@ it, with the same result. A run that was killed before its first checkpoint star
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -242,5 +243,6 @@ def cut_back(run: Resumption, begun: Start, argv: Sequence[str]) -> Start:
 def _last_games(path: pathlib.Path) -> list[tuple[float, int, float]]:
     """Score, length and seconds of the last games; a line that is no whole row is left out."""
     _, *lines = path.read_bytes().decode(errors="replace").split("\n")
-    games = [game for line in lines if (game := parse_game(line, 3))]
-    return [(score, int(length), t) for score, length, t in games[-GAMES_IN_MEAN:]]
+    newest = (game for line in reversed(lines) if (game := parse_game(line, 3)))
+    games = [*itertools.islice(newest, GAMES_IN_MEAN)]
+    return [(score, int(length), t) for score, length, t in reversed(games)]

@@ -178,6 +178,7 @@ def open_existing(path: pathlib.Path) -> RunFolder:
 
 
 def lock(folder: pathlib.Path) -> TextIO:
+    """Take the folder of a run or a sweep; BadInput where another process has it."""
     path = folder / LOCK
     try:
         # Do not make a missing lock, follow a link or wait for a pipe.
