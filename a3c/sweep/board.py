@@ -30,15 +30,23 @@ class Board:
     def __init__(self, folder: SweepFolder, states: dict[str, str]) -> None:
         self.states = states
         self._folder, self._trials = folder, folder.plan.trials
-        self._standings = {t.name: folder.standing(t) for t in self._trials}
+        self._standings: dict[str, Standing] = {}
+        self._results: dict[str, Sequence[object]] = {}  # for trials.csv
+        self._renew(self._trials)
         self._is_table = sys.stdout.isatty()
         self._n_lines, self._next = 0, 0.0
 
     def set(self, trial: Trial, state: str) -> None:
-        """A trial's new state; trials.csv follows."""
+        """A trial's new state; trials.csv follows. Only this trial and those that run have changed."""
         self.states[trial.name] = state
-        self._standings[trial.name] = self._folder.standing(trial)
-        self._folder.write_trials(self.states)
+        self._renew([t for t in self._trials if t == trial or self.states[t.name] == RUNNING])
+        self._folder.write_trials(self.states, self._results)
+
+    def _renew(self, trials: Sequence[Trial]) -> None:
+        """Read again how these trials stand."""
+        for trial in trials:
+            at = self._standings[trial.name] = self._folder.standing(trial)
+            self._results[trial.name] = self._folder.results_of(trial, at)
 
     def show(self) -> None:
         """Show how the trials stand, if it is time."""
@@ -58,8 +66,8 @@ class Board:
 
     def conclude(self) -> None:
         """Show how all trials ended."""
-        self._standings = {t.name: self._folder.standing(t) for t in self._trials}
-        self._folder.write_trials(self.states)
+        self._renew(self._trials)
+        self._folder.write_trials(self.states, self._results)
         lines = [*self.table(len(self._trials) + 3), self.line(), str(self._folder.path / TRIALS)]
         self._print(self._up() + "\n".join(lines))
 

@@ -23,6 +23,7 @@ from typing import NamedTuple, TextIO
 from a3c.machine import appending
 from a3c.settings.params import BadInput
 from a3c.store import checkpoint, reading, run_folder
+from a3c.store.resume import GAMES_IN_MEAN
 from a3c.sweep import plan as plans
 from a3c.sweep.plan import Plan, Trial
 
@@ -67,24 +68,29 @@ class SweepFolder:
                 return Standing(*(float(columns[name][-1]) for name in names))
         return Standing()
 
-    def write_trials(self, states: Mapping[str, str]) -> None:
-        """Write trials.csv."""
+    def write_trials(
+        self, states: Mapping[str, str], results: Mapping[str, Sequence[object]]
+    ) -> None:
+        """Write trials.csv, from states and `results_of` by the trials' names."""
         text = io.StringIO()
         searched = list(self.plan.trials[0].searched)
         table = csv.writer(text, lineterminator="\n")
         table.writerow(["folder", "env_id", "seed", *searched, *COLUMNS])
         for trial in self.plan.trials:
             row = [trial.name, trial.env_id, trial.seed, *trial.searched.values()]
-            table.writerow([*row, states[trial.name], *self._results(trial)])
+            table.writerow([*row, states[trial.name], *results[trial.name]])
         appending.write_atomically(self.path / TRIALS, text.getvalue())
 
-    def _results(self, trial: Trial) -> Sequence[object]:
-        at, hours = self.standing(trial), math.nan
+    def results_of(self, trial: Trial, at: Standing) -> Sequence[object]:
+        """What trials.csv has of a trial besides its state, by COLUMNS."""
+        hours = math.nan
         with contextlib.suppress(BadInput):
             seconds = reading.read_run(self.of(trial)).games.seconds
             hours = float(seconds[-1]) / 3600 if len(seconds) else math.nan
         of = self.plan.metric
-        protocol = f"last {min(at.games, 100):.0f} training games" if of == plans.SCORE else of
+        protocol = (
+            f"last {min(at.games, GAMES_IN_MEAN):.0f} training games" if of == plans.SCORE else of
+        )
         return f"{at.steps:.0f}", f"{at.score:.6g}", protocol, f"{at.games:.0f}", f"{hours:.3f}"
 
     def close(self) -> None:

@@ -18,10 +18,10 @@ from a3c.play.curves import AXES, COLOURS, DASHES, align, smooth
 from a3c.settings.params import BadInput
 from a3c.store import reading
 from a3c.store.reading import Run
+from a3c.store.resume import GAMES_IN_MEAN
 from a3c.sweep import folder, statistics
 from a3c.sweep.plan import Plan, n_steps_of, shown
 
-N_LAST = 100  # training games in a score
 MOST_COLOURS = 8
 OTHERS = {"color": "0.75", "ls": "-", "lw": 0.8}
 OVER_GAMES = "human-normalised interquartile mean"
@@ -64,7 +64,7 @@ def read(path: pathlib.Path, tell: Callable[[str], None]) -> list[Result]:
             continue
         run = reading.read_run(path / trial.name)
         if len(run.games.scores):
-            score = float(run.games.scores[-N_LAST:].mean())
+            score = float(run.games.scores[-GAMES_IN_MEAN:].mean())
             setting = tuple((name, _hashable(value)) for name, value in trial.searched.items())
             results.append(Result(trial.env_id, trial.seed, setting, run, score))
     if not results:
@@ -95,7 +95,7 @@ def groups(results: Sequence[Result], tell: Callable[[str], None]) -> list[Group
     for (env_id, setting), scores in _scores(results).items():
         sd = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
         ends = float(scores.min()), float(scores.max())
-        of = f"last {N_LAST} training games"
+        of = f"last {GAMES_IN_MEAN} training games"
         found.append(Group(env_id, setting, of, len(scores), float(scores.mean()), sd, *ends))
         normalised = [human_normalised(env_id, score) for score in scores]
         if None not in normalised:
@@ -182,7 +182,7 @@ def draw(results: Sequence[Result], found: Sequence[Group], axis: str, shade: st
         draw_curves(panels[-1], of_env, looks, axis, shade)
         panels[0].set_title(env_id, fontsize="medium")
         for axes in panels if column == 0 else ():
-            axes.set_ylabel(f"mean of {N_LAST} games", fontsize="medium")
+            axes.set_ylabel(f"mean of {GAMES_IN_MEAN} games", fontsize="medium")
     if over_games:
         draw_over_games(figure.add_subplot(grid[-1, :]), over_games, looks)
     for axes in figure.axes:
@@ -271,7 +271,11 @@ def draw_curves(
         by_setting.setdefault(result.setting, []).append(result.run)
     for setting, runs in by_setting.items():
         look = looks[setting]
-        curves = [smooth(run, axis, N_LAST) for run in runs if len(run.games.scores) >= N_LAST]
+        curves = [
+            smooth(run, axis, GAMES_IN_MEAN)
+            for run in runs
+            if len(run.games.scores) >= GAMES_IN_MEAN
+        ]
         if len(curves) > 1 and (mean := align(curves, shade)):
             axes.fill_between(mean.x, mean.low, mean.high, color=look["color"], alpha=0.15, lw=0)
             curves = [mean]

@@ -32,14 +32,13 @@ import numpy as np
 from a3c.machine.appending import one_line
 from a3c.settings import command_line
 from a3c.settings.config import OF_ONE_RUN, nearest
-from a3c.settings.params import KNOBS, TYPES, BadInput, ParsedParams, taken
+from a3c.settings.params import ASKED, KNOBS, TYPES, BadInput, ParsedParams, taken
 from a3c.store.logs import FIGURES
 
 SCORE = "rl/episode_reward_mean_100"
 MAX_TRIALS = 10_000
 # What the sweep itself gives to each trial.
 OWN = OF_ONE_RUN | {"env_id", "seed"}
-ASKED = ("config", "command line")  # sources of what somebody asked for by name
 RANDOM = ("loguniform", "uniform", "choice")
 EARLY_STOPPING = ("asha", "median")
 
@@ -289,8 +288,3 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(shown, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def is_trusted(env_id: str, named: Sequence[str]) -> bool:
-    """Whether an environment may be imported: module:Id runs code, so the command must name it."""
-    return ":" not in env_id or env_id in named
