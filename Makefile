@@ -24,6 +24,7 @@ RUNTIME_READY := .venv/ready-runtime
 DEV_READY := .venv/ready-dev
 RAY_READY := .venv/ready-ray
 PEER_READY := .peer/ready
+EXTRA_READY := .extra/ready
 AUDIT_READY := .audit/ready-$(PIP_AUDIT_VERSION)
 
 FAST_TESTS := not slow and not weekly and not cluster
@@ -59,14 +60,15 @@ check: $(DEV_READY) ## format, lint, types and the fast tests
 cluster-test: $(DEV_READY) $(RAY_READY) ## set up, Ray included, then the tests that need it
 	$(VENV_PYTHON) -m pytest -m cluster
 
-test-slow: $(DEV_READY) ## the tests that take too long for `make test`; CI runs them once a week
+test-slow: $(DEV_READY) $(EXTRA_READY) ## the tests that take too long for `make test`; CI runs them once a week
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m weekly
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) --hypothesis-profile "new ones" -k "not same_every_time" $(SEARCHED)
 
 mutants: $(DEV_READY) ## make small mistakes in a3c/ and see the tests fail; takes hours, can be stopped and continued
 	$(VENV_PYTHON) tests/tools/mutants.py $(MUTANTS)
 
-tables: $(DEV_READY) ## write everything that is generated: flags, proofs, and the tables of pins, benchmarks and runs
+tables: $(DEV_READY) ## write everything that is generated: the Pipfile, flags, proofs, and the tables of pins, benchmarks and runs
+	$(VENV_PYTHON) -m tests.tools.pipfile
 	$(VENV_PYTHON) -m tests.tools.flags_page
 	$(VENV_PYTHON) -m tests.tools.proofs table
 	$(VENV_PYTHON) -m tests.tools.pin_tables layout
@@ -104,11 +106,11 @@ results: $(RUNTIME_READY) ## the tables and curves of trained agents, from the f
 
 # With --strict, a package that the database does not know is a failure, and so is a database that does not answer.
 audit: $(PIPENV_READY) $(AUDIT_READY) ## ask the database of known vulnerabilities about every locked package
-	$(PIPENV) requirements --categories "packages dev-packages sweep" --hash > .audit/requirements.txt
+	$(PIPENV) requirements --categories "packages dev-packages ray" --hash > .audit/requirements.txt
 	.audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement .audit/requirements.txt
 
 clean: ## remove what set-up, tests and tools made; runs/ stays
-	rm -rf .venv .pipenv .peer .audit .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pipenv .peer .extra .audit .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PIPENV_READY):
@@ -139,7 +141,7 @@ $(DEV_READY): $(RUNTIME_READY)
 
 # Ray comes beside the runtime packages, because trials and remote workers need both in one process.
 $(RAY_READY): $(RUNTIME_READY)
-	$(PIPENV) sync --categories sweep
+	$(PIPENV) sync --categories ray
 	touch $@
 
 # The peer of `make bench` has an environment of its own, since we do not depend on torch.
@@ -148,6 +150,12 @@ $(PEER_READY): benchmarks/requirements.txt
 	rm -rf .peer
 	$(PYTHON) -m venv .peer
 	.peer/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# Packages with environments that only the weekly tests train on.
+$(EXTRA_READY): tests/requirements.txt | $(PIPENV_READY)
+	rm -rf .extra
+	.pipenv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target .extra -r $<
 	touch $@
 
 # pipenv writes three things into the lock that we remove:
@@ -173,8 +181,9 @@ export CLEAN_LOCK
 
 # We lock in a separate folder, so that Pipfile.lock is replaced completely or not at all, and with the oldest
 # Python, so that all packages can be installed there.
-lock: $(PIPENV_READY) ## renew Pipfile.lock from Pipfile, free of any package index
+lock: $(PIPENV_READY) ## renew Pipfile and Pipfile.lock from pyproject.toml, free of any package index
 	@$(call need_python,$(firstword $(PYTHON_VERSIONS)))
+	$(PYTHON) -m tests.tools.pipfile
 	rm -rf .pipenv/lock
 	$(PYTHON) -m venv .pipenv/lock/.venv
 	cp Pipfile .pipenv/lock

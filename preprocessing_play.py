@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.env_id, seed=arguments.seed, preprocessing=arguments.preprocessing
         )
         description = describe_env(params)
-        if description.kind != "image":
-            raise BadInput(f"{arguments.env_id} has no images to preprocess")
+        if not description.is_atari:
+            raise BadInput(f"{arguments.env_id} is not an Atari game, and this is for those")
         _play(arguments, params, description)
     except (BadInput, UnsupportedEnv, screens.NoScreen) as error:
         print(f"preprocessing_play.py: error: {error}", file=sys.stderr)

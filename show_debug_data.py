@@ -29,6 +29,7 @@ from matplotlib.figure import Figure
 
 from a3c.agent import debug_dump
 from a3c.agent.debug_dump import Damaged, Record
+from a3c.play import windows
 from a3c.play.views import spread_stack
 from a3c.settings.command_line import Parser
 from a3c.settings.params import BadInput
@@ -213,7 +214,7 @@ class Gallery:
     """Shows pictures in windows, one after another, or saves them."""
 
     def __init__(self, folder: pathlib.Path | None, folder_without_display: pathlib.Path) -> None:
-        if folder is None and not _has_display():
+        if folder is None and not windows.can_open():
             folder = folder_without_display
         self._folder = folder
         self._n_pictures = 0
@@ -247,18 +248,6 @@ class Gallery:
         """How many pictures there are, and where."""
         place = "shown" if self._folder is None else f"saved in {self._folder}"
         return f"pictures {place}: {self._n_pictures}"
-
-
-def _has_display() -> bool:
-    """Whether matplotlib can open windows."""
-    import matplotlib.pyplot as plt
-    from matplotlib.backends import BackendFilter, backend_registry
-
-    try:
-        plt.switch_backend(plt.get_backend())
-    except ImportError:  # MPLBACKEND asks for a toolkit that does not work here
-        return False
-    return plt.get_backend().lower() in backend_registry.list_builtin(BackendFilter.INTERACTIVE)
 
 
 # Pictures

@@ -19,10 +19,16 @@ class EnvDescription(NamedTuple):
     action_meanings: tuple[str, ...]
     sticky_actions: float
     is_continuous: bool = False
+    is_atari: bool = False  # an emulator with frames and lives, or what behaves like one
+    max_episode_steps: int | None = None  # at play: the environment's own, or else the run's
 
 
 class Subject(NamedTuple):
-    """What a network was made for. A checkpoint fits another run only if all of this is the same."""
+    """What a network was made for. A checkpoint fits another run only if it is the same there.
+
+    The arguments, wrappers and limit at the end may differ: they make another environment, and the
+    network fits nevertheless.
+    """
 
     env_id: str
     preprocessing: str
@@ -34,6 +40,9 @@ class Subject(NamedTuple):
     hidden_units: tuple[int, ...] = (64, 64)  # of mlp
     activation: str = "tanh"  # of mlp
     lstm_units: int = 0
+    env_kwargs: tuple[str, ...] = ()
+    wrapper: str | None = None
+    max_episode_steps: int | None = None  # none: the environment's own
 
 
 class Moments(NamedTuple):
@@ -115,6 +124,16 @@ class WorkerPosition(NamedTuple):
 
     generator: Mapping[str, Any]  # the state of the generator that draws actions
     next_games: Sequence[int]  # as in Environments
+
+
+class Collected(NamedTuple):
+    """What the run learns of a rollout, besides its gradients."""
+
+    n_steps: int  # fewer than usual if environments broke
+    n_frames: int  # stepped since the rollout before, resets included
+    games: list[Game]  # that ended since then
+    seen: Mapping[str, Moments]  # of what is acted on, for the running moments
+    position: WorkerPosition  # after it
 
 
 class Position(NamedTuple):

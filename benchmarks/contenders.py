@@ -214,7 +214,7 @@ class Trainer:
 def start_for_slots(setting: Setting, folder: pathlib.Path, *more_flags: str) -> Trainer:
     """Train Pong under a setting, with a row each second and nothing saved meanwhile."""
     flags = [*setting.flags, *more_flags, "--n_steps=1e12", "--ckpt_interval_seconds=1e9"]
-    flags.append(f"--manager_wake_interval_seconds={SECONDS_PER_ROW}")
+    flags.append(f"--log_interval_seconds={SECONDS_PER_ROW}")
     return Trainer(flags, folder, "PongNoFrameskip-v4")
 
 

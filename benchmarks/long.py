@@ -71,7 +71,7 @@ def seconds_to_first_update(folder: pathlib.Path) -> float:
     A row is written at most twice a second, so the result may be half a second too long.
     """
     start = time.monotonic()
-    flags = [*Setting(16, 1, "nature").flags, "--manager_wake_interval_seconds=0.01"]
+    flags = [*Setting(16, 1, "nature").flags, "--log_interval_seconds=0.01"]
     trainer = Trainer(flags, folder, "PongNoFrameskip-v4")
     try:
         n_rows = 1
@@ -89,7 +89,7 @@ def seconds_to_first_update(folder: pathlib.Path) -> float:
 def cartpole(folder: pathlib.Path) -> dict[str, Any]:
     """One whole run as a user sees it, start and end included."""
     start = time.monotonic()
-    flags = [CARTPOLE, f"--n_steps={CARTPOLE_STEPS}", "--manager_wake_interval_seconds=1"]
+    flags = [CARTPOLE, f"--n_steps={CARTPOLE_STEPS}", "--log_interval_seconds=1"]
     trainer = Trainer(flags, folder, "CartPole-v1")
     try:
         status = trainer.wait()

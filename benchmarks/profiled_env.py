@@ -18,7 +18,7 @@ from a3c.settings.params import Params
 
 SUFFIX = ".seconds"
 _make_env = make.make_env
-_make_base = make._make_base
+_make_base = make.make_base
 
 
 class EnvSeconds(NamedTuple):
@@ -44,7 +44,7 @@ def make_env(params: Params, worker: int = 0, env: int = 0, first_game: int = 0)
     """Make the environment that `a3c.envs.make.make_env` makes, with clocks in it."""
     assert params.log_dir is not None
     clock = _EmulatorClock()
-    make._make_base = functools.partial(_make_clocked_base, clock)
+    make.make_base = functools.partial(_make_clocked_base, clock)
     made = _make_env(params, worker, env, first_game)
     return _Clocked(made, clock, pathlib.Path(params.log_dir) / f"{worker}.{env}{SUFFIX}")
 
@@ -67,8 +67,8 @@ class _EmulatorClock:
         return call
 
 
-def _make_clocked_base(clock: _EmulatorClock, env_id: str) -> gymnasium.Env:
-    base = _make_base(env_id)
+def _make_clocked_base(clock: _EmulatorClock, params: Params) -> gymnasium.Env:
+    base = _make_base(params)
     emulator: Any = base.unwrapped
     if hasattr(emulator, "ale"):
         emulator.ale = _ClockedEmulator(emulator.ale, clock)

@@ -102,11 +102,11 @@ def debug(
     run: pathlib.Path, folder: pathlib.Path, n_updates: int, flags: list[str], show: tuple[str, ...]
 ) -> None:
     """Go on from the run's checkpoint for a few updates under --debug, and draw what is shown."""
-    from a3c.settings.params import IMAGES, KNOBS, UPDATE
+    from a3c.settings.params import ATARI, KNOBS, UPDATE
     from a3c.store import checkpoint
 
     found = checkpoint.read(checkpoint.find(run))
-    taken = TAKEN_OVER | {n for n, knob in KNOBS.items() if knob.group in (UPDATE, IMAGES)}
+    taken = TAKEN_OVER | {n for n, knob in KNOBS.items() if knob.group in (UPDATE, ATARI)}
     settings = [
         f"--{name}" if value is True else f"--{name}={value}"
         for name, value in found.params.items()

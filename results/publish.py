@@ -166,9 +166,7 @@ def changed_lines(difference: str) -> list[str]:
 def save_agent(saved: Checkpoint, folder: pathlib.Path) -> None:
     """Write the weights of a checkpoint alone, which is enough to play."""
     folder.mkdir()
-    weights_alone = saved.snapshot._replace(mean_squares={})
-    path = folder / saved.path.name
-    checkpoint.write(saved._replace(path=path, snapshot=weights_alone, position=None))
+    checkpoint.write_agent(saved, folder)
 
 
 def evaluate(folder: pathlib.Path) -> None:

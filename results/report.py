@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import plot_runs
 from a3c.play import curves
 from a3c.settings.params import BadInput
 from a3c.store import reading
+from a3c.sweep import plot_command as plot_runs
 from benchmarks import documents
 from benchmarks import report as bench_report
 from results import publish
@@ -330,6 +330,9 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
 PICTURES: dict[str, tuple[Sequence[str], list[str]]] = {
     "pong.png": (PONG, ["--x", "hours", "--references"]),
     "pong-steps.png": (["pong-"], []),
+    "pong-inside.png": (
+        *(["pong-nature-s1"], ["--figures", "entropy", "value", "rl/explained_variance", "speed"]),
+    ),
     "presets.png": (PRESETS, ["--references", "--figures", "entropy", "value", "gradients"]),
     "workers.png": (WORKERS, ["--curves", "100"]),
     "workers-hours.png": (WORKERS, ["--x", "hours", "--curves", "100"]),

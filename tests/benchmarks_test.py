@@ -18,7 +18,7 @@ from a3c.settings.params import Params
 from a3c.store.logs import GAME_COLUMNS, RunLog
 from a3c.store.resume import Start
 from a3c.store.run_folder import RunFolder
-from benchmarks import calibration, contenders, documents, report
+from benchmarks import calibration, contenders, documents, remote, report
 from benchmarks.contenders import CallsSetting, PeerSetting, Setting
 from tests.tools.agents import FORGETFUL, subject_of
 
@@ -156,3 +156,16 @@ def test_the_peer_reads_our_games(tmp_path):
         [-21.0, 757, 12.5, 3080, 0, 0],
         [2.5, 9, 30.25, 6160, 1, 3],
     ]
+
+
+def test_the_simulated_head_is_as_fast_as_its_slowest_queue() -> None:
+    """Analytic: one worker waits for everything in turn; many wait for the head, the network or Ray alone."""
+    costs = remote.Costs(worker=0.1, ray=0.004, head=0.005, out=1_000_000, back=500_000)
+    latency = 2 * remote.LATENCY_SECONDS
+    alone = 1 / (0.1 + 0.004 + 0.005 + 1.5e6 / 1e8 + latency)
+    assert remote.simulated(costs, 1, 1e8) == pytest.approx(alone, rel=0.03)
+    two = remote.simulated(costs, 2, 1e8)
+    assert 1.8 * alone < two < 2.03 * alone
+    assert remote.simulated(costs, 500, 1e9) == pytest.approx(1 / 0.005, rel=0.05)
+    assert remote.simulated(costs, 500, 1e8) == pytest.approx(1e8 / 1e6, rel=0.05)
+    assert remote.simulated(costs._replace(ray=0.02), 500, 1e9) == pytest.approx(50, rel=0.05)

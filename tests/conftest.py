@@ -13,8 +13,10 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
+import sys
 import threading
 import traceback
+from collections.abc import Generator
 from typing import NoReturn
 
 import hypothesis
@@ -168,6 +170,29 @@ def _serve_tests(
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
+
+
+def uses_tensorflow() -> bool:
+    """Whether TensorFlow has started its threads in this process; to import it does not."""
+    context = sys.modules.get("tensorflow.python.eager.context")
+    found = context and context.context_safe()
+    return bool(found and found._initialized)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse a test module that uses TensorFlow when it is imported.
+
+    Its threads do not survive a fork, so every test file would hang in its forked process.
+    """
+    used_before = uses_tensorflow()
+    report = yield
+    if isinstance(collector, pytest.Module) and uses_tensorflow() and not used_before:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} uses TensorFlow at import: use NumPy there"
+    return report
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,7 +21,7 @@ from a3c.store import checkpoint
 from tests.tools import processes
 
 TRAIN = processes.ROOT / "train.py"
-FLAGS = "--no_xla --n_steps 1e9 --ckpt_interval_seconds 0.5 --manager_wake_interval_seconds 0.2"
+FLAGS = "--no_xla --n_steps 1e9 --ckpt_interval_seconds 0.5 --log_interval_seconds 0.2"
 
 
 class Screen:

@@ -10,13 +10,14 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# machine ← settings, contract ← envs | agent | store ← play ← run | sweep ← the scripts
+# machine ← settings, contract ← envs | agent | store ← play ← run | sweep ← api ← the scripts
 FLOORS = [
     {"machine"},
     {"settings", "contract"},
     {"envs", "agent", "store"},
     {"play"},
     {"run", "sweep"},
+    {"api"},
 ]
 BELOW = {
     room: set().union({"__version__"}, *FLOORS[:floor], {room})
@@ -24,7 +25,7 @@ BELOW = {
     for room in rooms
 }
 TENSORFLOW = {"tensorflow", "keras", "a3c.machine.tensorflow_process"}
-WITH_TENSORFLOW = {"agent", "play", "run"}
+WITH_TENSORFLOW = {"agent", "play", "run", "api"}
 WITH_RAY = {"a3c/machine/cluster.py", "a3c/sweep/tuner.py"}
 
 
@@ -59,7 +60,7 @@ def test_rooms_import_only_what_is_below_them() -> None:
     """Analytic: every import of every module of a3c/ against the floors."""
     paths = {str(path.relative_to(ROOT)) for path in (ROOT / "a3c").glob("*/**/*.py")}
     assert len(paths) >= 30
-    for path in paths | {"a3c/contract.py"}:
+    for path in paths | {"a3c/contract.py", "a3c/api.py"}:
         assert problems_of(path, (ROOT / path).read_text(encoding="utf-8")) == []
 
 
@@ -78,6 +79,7 @@ def test_rooms_import_only_what_is_below_them() -> None:
         ("a3c/store/logs.py", "def f():\n    import tensorflow as tf"),
         ("a3c/sweep/trial.py", "def f():\n    import ray"),
         ("a3c/sweep/start.py", "from a3c.run import start"),
+        ("a3c/run/start.py", "from a3c import api"),
         ("a3c/agent/worker.py", "import gymnasium.spaces"),
         ("a3c/agent/worker.py", "from numpy import *"),
     ],
@@ -92,10 +94,12 @@ def test_a_forbidden_import_is_found(path: str, source: str) -> None:
     [
         # A signal during the import of TensorFlow is not lost, and every process imports a3c.
         ("a3c, a3c.machine.stopping", {"numpy", "tensorflow", "gymnasium"}),
+        ("a3c.run.command", {"numpy", "tensorflow", "gymnasium"}),
+        ("a3c; a3c.read_run, a3c.load_agent", {"tensorflow", "gymnasium"}),
         # Bad input is answered at once.
         ("a3c.settings.command_line, a3c.store.resume", {"tensorflow", "gymnasium"}),
         # Ray is imported only where it is asked for, and a trial alone needs TensorFlow.
-        ("sweep, a3c.sweep.start, plot_runs", {"tensorflow", "ray"}),
+        ("sweep, a3c.sweep.start, a3c.sweep.plot_command", {"tensorflow", "ray"}),
     ],
 )
 def test_light_modules_load_nothing_heavy(modules: str, absent: set[str]) -> None:

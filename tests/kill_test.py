@@ -23,7 +23,7 @@ from tests.tools import processes
 TRAIN = processes.ROOT / "train.py"
 TOY = [
     *("--no_xla", "--n_workers", "2", "--envs_per_worker", "2", "--n_steps", "1e9"),
-    *("--ckpt_interval_seconds", "0.5", "--manager_wake_interval_seconds", "0.2"),
+    *("--ckpt_interval_seconds", "0.5", "--log_interval_seconds", "0.2"),
     "tests.tools.toys:toys/Drawn-v0",
 ]
 

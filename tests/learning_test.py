@@ -17,13 +17,14 @@ import tensorflow as tf
 from a3c.agent import moments, network
 from a3c.agent.learner import Learner, LocalNetwork
 from a3c.agent.shared import SharedState
-from a3c.agent.worker import MainThreadLink, Worker
+from a3c.agent.worker import MainThreadLink
 from a3c.contract import Replaced, Step
 from a3c.envs.make import make_env
 from a3c.machine.stopping import StopFlag
 from a3c.settings.params import Params
 from tests.tools import toys
 from tests.tools.agents import FORGETFUL, subject_of
+from tests.tools.crews import make_worker
 
 GAMMA = 0.9
 PARAMS = Params(
@@ -114,7 +115,7 @@ def learn(
     local = LocalNetwork(shared, Learner(shared, params, subject, envs.observations))
     failures: list[Any] = []
     main = MainThreadLink(StopFlag(), failures.append)
-    Worker(1, shared, local, envs, params, np.random.default_rng(1), main).run()
+    make_worker(1, shared, local, envs, params, np.random.default_rng(1), main).run()
     assert failures == []
     return shared
 

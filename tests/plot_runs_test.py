@@ -4,16 +4,17 @@ import gzip
 import pathlib
 import re
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-import plot_runs
 from a3c.play import curves
 from a3c.play.curves import Curve
 from a3c.settings.params import BadInput
 from a3c.store import logs
 from a3c.store.games import Games
 from a3c.store.reading import Run
+from a3c.sweep import plot_command as plot_runs
 from tests.tools.run_files import BREAKOUT, PONG, steady, write_monitor, write_run
 
 
@@ -26,7 +27,7 @@ def options(*argv, curves=(1, 10, 100)):
 def run_of(scores, steps, env_id=PONG, sticky=0.0):
     """A run that is already read, one step a second."""
     steps = np.asarray(steps, dtype=float)
-    games = Games(np.asarray(scores, dtype=float), steps, steps)
+    games = Games(np.asarray(scores, dtype=float), steps, steps, steps)
     return Run(pathlib.Path("runs/a"), env_id, games, 1.0, 4, sticky, {}, [])
 
 
@@ -110,6 +111,9 @@ def test_seeds_are_compared_where_all_have_values(shade, half_width):
         ("runs/wide", "wide"),
         ("runs/wide-seed-12_abc1234", "wide_abc1234"),
         ("runs/wide/s2/monitor", "wide"),
+        ("runs/Pong-v5_wide_s0_20261125-133000", "Pong-v5_wide"),
+        ("runs/Pong-v5_s0_20261125-133000_2", "Pong-v5"),
+        ("runs/Pong-v4_20261121-223935_399d18e_s1", "Pong-v4_399d18e"),  # as it was once
         ("runs/wide/0.3.monitor.csv", "wide"),
         ("runs/run2.monitor.csv", "run2"),
         ("runs/workers-4", "workers-4"),
@@ -131,6 +135,8 @@ def test_runs_of_one_group_that_are_not_of_one_setting(tmp_path, capsys):
     b = plot_runs.load(write_run(tmp_path / "b", steady(1), flags=flags), None)
     plot_runs.check_group("x", [a, b])
     assert capsys.readouterr().err == ""
+    plot_runs.check_group("x", [a, b, a])
+    assert "group x: several runs have seed 0, and each" in capsys.readouterr().err
     c = plot_runs.load(write_run(tmp_path / "c", steady(1), flags=["--n_workers", "4"]), None)
     plot_runs.check_group("x", [a, c])
     assert "differ in n_workers" in capsys.readouterr().err
@@ -142,9 +148,10 @@ def test_flags_that_only_some_records_have_get_a_note(tmp_path, capsys):
     """Analytic: a retired flag and a younger one do, but none that does not change training."""
     a = plot_runs.load(write_run(tmp_path / "a", steady(1)), None)
     older = {name: a.settings[name] for name in a.settings if name not in ("no_xla", "keep_ckpts")}
-    plot_runs.check_group("x", [a._replace(settings=older)])
+    renamed = older | {"seed": 1, "manager_wake_interval_seconds": older["log_interval_seconds"]}
+    plot_runs.check_group("x", [a._replace(settings=s) for s in (older, renamed)])
     assert capsys.readouterr().err == ""
-    plot_runs.check_group("x", [a, a._replace(settings=older | {"n_gone": 1})])
+    plot_runs.check_group("x", [a, a._replace(settings=older | {"seed": 1, "n_gone": 1})])
     unknown, missing = capsys.readouterr().err.splitlines()
     assert unknown.endswith("group x: this revision does not know n_gone")
     assert missing.endswith("group x: some of its runs have not recorded n_gone, no_xla")
@@ -313,6 +320,64 @@ def test_a_run_without_games_is_left_out_with_a_note(tmp_path, capsys):
     assert not out.exists()
 
 
+@pytest.mark.parametrize("flag", ["--references", "--figures", "--curves 1"])
+@pytest.mark.parametrize("form", ["{flag} {paths}", "{first} {flag} {second}", "{paths} {flag}"])
+def test_lists_leave_runs_alone(tmp_path, monkeypatch, flag, form):
+    """Analytic: wherever the flag stands, each path is a run, and what is left is all that there is."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        write_run(tmp_path / name, steady(1))
+    paths = {"paths": "a b", "first": "a", "second": "b"}
+    parsed = plot_runs.parse(form.format(flag=flag, **paths).split())
+    assert parsed.paths == [pathlib.Path("a"), pathlib.Path("b")]
+    assert parsed.references == (list(plot_runs.REFERENCES) if flag == "--references" else [])
+    assert parsed.figures == (list(plot_runs.FIGURES) if flag == "--figures" else [])
+    assert parsed.curves == ([1] if flag == "--curves 1" else None)
+
+
+def test_without_out_it_is_shown_or_saved_beside_the_run(tmp_path, monkeypatch, capsys):
+    """Analytic: one run gives its name to the picture; where there is a display, nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.1", "b"):
+        write_run(tmp_path / "runs" / name, steady(20))
+    before = {*tmp_path.rglob("*")}
+    shown = []
+    with monkeypatch.context() as patch:
+        patch.setattr(plot_runs.windows, "can_open", lambda: True)
+        patch.setattr(plt, "show", lambda: shown.extend(plt.get_fignums()))
+        assert plot_runs.main(["runs/b"]) == 0
+    plt.close("all")
+    assert len(shown) == 1
+    assert capsys.readouterr().out.endswith("\nshown in a window\n")
+    assert {*tmp_path.rglob("*")} == before
+    monkeypatch.setattr(plot_runs.windows, "can_open", lambda: False)
+    both = "runs/a.1 runs/a.1.png runs/b"  # as runs/* has it after the first picture
+    for paths, path in (("runs/a.1/", "runs/a.1.png"), (both, "runs/curves.png")):
+        assert plot_runs.main(paths.split()) == 0
+        assert capsys.readouterr().out.endswith(f"\nsaved in {path}\n")
+        assert (tmp_path / path).read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_games_have_a_part_of_the_picture_each(tmp_path, capsys):
+    """Analytic: their curves, titles and published scores; one label has one colour in all of them."""
+    runs = [run_of([score] * 30, range(30), env) for score, env in ((1, PONG), (2, BREAKOUT))]
+    cartpole = run_of([3] * 30, range(30), "CartPole-v1", None)._replace(frames_per_step=1)
+    chosen = options("--references", "human", curves=(10,))
+    figure = plot_runs.draw({"x": [*runs, cartpole], "y": [runs[1]]}, chosen)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [
+        f"{PONG} (no sticky actions)",
+        f"{BREAKOUT} (no sticky actions)",
+        "CartPole-v1",
+    ]
+    drawn = [[line for line in axes.get_lines() if len(line.get_xdata())] for axes in figure.axes]
+    heights = [[line.get_ydata()[0] for line in lines] for lines in drawn]
+    assert heights == [[1, 14.6], [2, 2, 30.5], [3]]
+    assert len({lines[0].get_color() for lines in drawn}) == 1
+    assert drawn[1][0].get_color() != drawn[1][1].get_color()
+    assert "none are known for CartPole" in capsys.readouterr().err
+
+
 def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
     """Analytic: 20 games of others, of l = 100 each, counted by one flag, then by one for each."""
     paths = []
@@ -334,11 +399,20 @@ def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["a"], "--out"),
+        (
+            ["a", "--figures", "loss/no"],
+            "error: --figures loss/no: there are speed, entropy, value, grad",
+        ),
+        (
+            ["a", "--references", "nobody"],
+            "--references nobody: it is none of random, human, paper, ocd",
+        ),
+        (["a", "--curves", "many"], "--curves takes numbers"),
+        (["--curves", "a"], "--curves needs numbers"),
         (["damaged", "--out", "f.png"], "damaged/args.json is damaged"),
         (["a", "--out", "f.jpg"], "must end in .png or .svg"),
         (["nowhere", "--out", "f.png"], "nowhere"),
-        (["x" * 5000, "--out", "f.png"], "File name too long"),
+        (["x" * 5000, "--out", "f.png"], "4096 characters"),
         (["nothing", "--out", "f.png"], "nothing holds no monitor files"),
         (["mixed", "--out", "f.png"], "mixed has games of several environments"),
         (["a", "--out", "nowhere/f.png"], "nowhere/f.png"),

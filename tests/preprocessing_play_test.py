@@ -200,8 +200,8 @@ def test_a_record_needs_no_display(tmp_path, capsys, name):
     ("arguments", "words"),
     [
         (["PongNoFrameskip-v4"], "no display; --record film.mp4 needs none"),
-        (["CartPole-v1", "--record", "x.gif"], "CartPole-v1 has no images to preprocess"),
-        (["Pendulum-v1"], "Pendulum-v1 has no images to preprocess"),
+        (["CartPole-v1", "--record", "x.gif"], "CartPole-v1 is not an Atari game"),
+        (["Pendulum-v1"], "Pendulum-v1 is not an Atari game"),
         (["Nowhere-v7"], "unknown environment Nowhere-v7"),
         ([NUMBERS, "--record", "x.avi"], "films are .mp4 or .gif"),
         ([NUMBERS, "--record", "nowhere/x.gif"], "cannot write nowhere/x.gif"),

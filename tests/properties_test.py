@@ -26,7 +26,7 @@ from a3c.agent import losses, optimizer
 from a3c.agent.learner import Acted
 from a3c.agent.policy import Categorical
 from a3c.agent.shared import Counters, Gate
-from a3c.agent.worker import MainThreadLink, Worker
+from a3c.agent.worker import MainThreadLink
 from a3c.contract import Replaced, Step
 from a3c.envs.score import Score
 from a3c.machine import seeding
@@ -37,6 +37,7 @@ from a3c.store import logs
 from a3c.store.resume import Start
 from a3c.store.run_folder import RunFolder
 from tests.tools import oracle
+from tests.tools.crews import make_worker
 
 quick = settings(max_examples=settings.default.max_examples // 2)
 rewards = st.floats(-50, 50, width=32)
@@ -157,7 +158,7 @@ def test_any_sequence_gives_the_returns_of_the_oracle(
     failures: list[Any] = []
     main = MainThreadLink(StopFlag(), failures.append)
     parts: Any = (shared, ruler, envs, params)
-    Worker(1, *parts, np.random.default_rng(0), main).run()
+    make_worker(1, *parts, np.random.default_rng(0), main).run()
     assert failures == []
     returns = [
         losses.n_step_returns(r.rewards, r.continues, value_of(r.observations[-1]), discount)
@@ -330,7 +331,7 @@ def test_any_figures_are_read_back_from_progress_and_evaluations(
     head = f"{','.join(old)}\r\n{','.join('7' for _ in old)}\r\n"
     with open_log(head) as (folder, log):
         for _, row in progress:
-            log.figures(row)
+            log.figures(row, "")
         for n, row in evaluations:
             log.evaluation(n, row)
         first, *rows = read_back(folder / "progress.csv")

@@ -19,7 +19,9 @@ DOCUMENTS = sorted(
 )
 
 # Made by set-up or by a run; not in the repository.
-MADE_LATER = {".peer", ".pipenv", ".venv", "checkpoints", "failure", "runs"}
+MADE_LATER = {
+    *(".extra", ".peer", ".pipenv", ".venv", "checkpoints", "config.toml", "failure", "runs"),
+}
 # A word of code that ends so is one of our files, wherever it is.
 OWN_ENDINGS = {".cff", ".lock", ".md", ".py", ".toml", ".yml"}
 FOLDERS_IN_WORDS = re.compile(r"(?<![\w./-])(?:a3c|benchmarks|docs|images|results|tests)/[\w./-]*")
@@ -85,14 +87,16 @@ def wrong_train_arguments(arguments: list[str]) -> Iterator[str]:
         yield from (f"unknown flag {flag}" for flag in flags_of(arguments) - command_line.FLAGS)
     elif not {"--help", "--version"} & {*arguments}:
         try:
-            command_line.parse(arguments)
+            command_line.parse(arguments, settings_at=lambda path: {"env_id": "X-v0"})
         except params.BadInput as error:
             yield f"{error}: train.py {shlex.join(arguments)}"
 
 
 def flags_in(script: pathlib.Path) -> set[str]:
-    """The flags that a script's source has as literals."""
+    """The flags that the source of a script, or of the module that it runs, has as literals."""
     source = script.read_text(encoding="utf-8")
+    if runs := re.search(r"^from (a3c[\w.]+) import main$", source, re.MULTILINE):
+        source = (ROOT / f"{runs[1].replace('.', '/')}.py").read_text(encoding="utf-8")
     return set(re.findall(r"""["'](--[a-z][\w-]*)["']""", source)) | {"--help"}
 
 

@@ -223,7 +223,8 @@ def test_a_run_under_way_and_a_wrong_place_are_refused(run, capsys):
 def published_of(name: str, scores: list[float], mean: float = 0.0, **facts: object):
     """A run whose games took 1,000 steps and 36 s each; of as many workers as its name says."""
     n = len(scores)
-    games = Games(np.array(scores), 1000.0 * np.arange(1, n + 1), 36.0 * np.arange(1, n + 1))
+    so_far = np.arange(1.0, n + 1)
+    games = Games(np.array(scores), 1000 * so_far, 36 * so_far, np.ones(n))
     n_workers = name.replace("pong-ocd", "16x1").rpartition("/")[2].split("x")[0]
     settings = {"n_workers": int(n_workers) if n_workers.isdigit() else 3}
     run = reading.Run(pathlib.Path(name), "PongNoFrameskip-v4", games, 1.0, 4, 0.0, settings, [])

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import run_checkpoint
 from a3c.contract import Subject
-from a3c.play import agent, evaluation, opengl, screens, views
+from a3c.play import agent, command, evaluation, opengl, screens, views
 from a3c.play.evaluation import Played
 from a3c.store import checkpoint
 from tests.tools import processes
@@ -29,7 +28,7 @@ def no_display(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "MUJOCO_GL"):
         monkeypatch.setenv(name, "")  # so that it is put back, whatever happens to it meanwhile
         monkeypatch.delenv(name)
-    monkeypatch.setattr(run_checkpoint, "start_tensorflow", lambda: None)
+    monkeypatch.setattr(command, "start_tensorflow", lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def test_scores_are_printed_and_written(made, tmp_path, capsys):
     """Golden: line for line, compared with games played apart from the program."""
     path = tmp_path / "scores.json"
     arguments = ["--episodes", "3", "--json", str(path), "--n_envs", "2", "--seed", "4"]
-    assert run_checkpoint.main([str(made / "cartpole"), *arguments]) == 0
+    assert command.main([str(made / "cartpole"), *arguments]) == 0
     games = [game for game, _ in play_apart(made, "cartpole", 3, seed=4)]
     scores = [game.score for game in games]
     out, err = capsys.readouterr()
@@ -81,12 +80,12 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, capsys):
     """Golden: in a run's folder; which one is played is said, and why."""
     newer = save(tmp_path / "checkpoints").path.with_name("ckpt-80.safetensors")
     newer.write_bytes(b"cut short")
-    assert run_checkpoint.main([str(tmp_path), "--episodes", "1"]) == 0
+    assert command.main([str(tmp_path), "--episodes", "1"]) == 0
     out, err = capsys.readouterr()
     older = tmp_path / "checkpoints/ckpt-70.safetensors"
     assert out.startswith(f"{older}: CartPole-v1 after 70 steps;")
     assert re.fullmatch(rf"run_checkpoint\.py: note: cannot read {newer}: .*; using {older}\n", err)
-    assert run_checkpoint.main([str(newer), "--episodes", "1"]) == 2  # it was asked for by name
+    assert command.main([str(newer), "--episodes", "1"]) == 2  # it was asked for by name
 
 
 def test_a_reader_that_has_gone_stops_no_games(made, tmp_path, monkeypatch, capsys):
@@ -97,7 +96,7 @@ def test_a_reader_that_has_gone_stops_no_games(made, tmp_path, monkeypatch, caps
     with open(write, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         words = ["--no_render", "--episodes", "2", "--json", str(path)]
-        assert run_checkpoint.main([str(made / "cartpole"), *words]) == 0
+        assert command.main([str(made / "cartpole"), *words]) == 0
     assert capsys.readouterr().err == ""
     assert len(json.loads(path.read_text())["games"]) == 2
 
@@ -115,12 +114,12 @@ def test_scores_replace_a_whole_file_or_none(made, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        assert run_checkpoint.main([*words, str(link)]) == 2
+        assert command.main([*words, str(link)]) == 2
     assert target.read_text() == "old scores"
-    assert run_checkpoint.main([*words, str(link)]) == 0
+    assert command.main([*words, str(link)]) == 0
     assert link.is_symlink()
     reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
-    assert run_checkpoint.main([*words, str(pipe)]) == 0
+    assert command.main([*words, str(pipe)]) == 0
     assert os.read(reader, 65536) == target.read_bytes()
     os.close(reader)
 
@@ -135,7 +134,7 @@ def test_any_name_of_a_checkpoint_will_do(made, capsys):
         ["CartPole-v1", "--episodes", "1", folder.parent, "--greedy"],
         ["--greedy", "--episodes", "1", "CartPole-v1", path, "--no_render"],
     ):
-        assert run_checkpoint.main([str(word) for word in words]) == 0
+        assert command.main([str(word) for word in words]) == 0
         outs.append(capsys.readouterr().out)
     assert "1 game, the likeliest actions, seed 0\n" in outs[0]
     assert "sd" not in outs[0]
@@ -154,7 +153,7 @@ def test_what_was_over_when_it_is_interrupted_is_summed_up(made, tmp_path, monke
 
     monkeypatch.setattr(evaluation, "play_many", press_ctrl_c)
     arguments = ["--episodes", "9", "--n_envs", "1", "--json", str(path)]
-    assert run_checkpoint.main([str(made / "cartpole"), *arguments]) == 130
+    assert command.main([str(made / "cartpole"), *arguments]) == 130
     *_, first, second, told, last = capsys.readouterr().out.splitlines()
     assert first.startswith("game   0: ")
     assert second.startswith("game   1: ")
@@ -179,7 +178,7 @@ def read_film(path: pathlib.Path) -> list[np.ndarray]:
 def test_an_mp4_holds_every_frame(made, tmp_path, capsys):
     """Golden: of a Pong of 150 frames, three times as large, within the losses of H.264."""
     path = tmp_path / "film.mp4"
-    assert run_checkpoint.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path)]) == 0
+    assert command.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path)]) == 0
     out = capsys.readouterr().out
     assert ", cut off by 108,000 frames\n" in out
     assert out.endswith(f"filmed in {path}\n")
@@ -200,8 +199,7 @@ def test_a_gif_holds_a_quarter_of_them(made, tmp_path, capsys):
     """Golden: 15 pictures a second, each with the brighter pixels of two frames, beside the eyes."""
     path = tmp_path / "film.gif"
     assert (
-        run_checkpoint.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path), "--eyes"])
-        == 0
+        command.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path), "--eyes"]) == 0
     )
     ((_, frames),) = play_apart(made, "pong", 1)
     pictures = read_film(path)
@@ -218,10 +216,10 @@ def test_a_film_of_continuous_actions_shows_every_third_step(made, tmp_path, cap
     """Golden: of two games of 21 frames, 40 a second; a GIF has about 15, and no picture merges two."""
     path = tmp_path / "film.gif"
     arguments = [PAINTED.env_id, str(made / "painted"), "--video", str(path), "--episodes", "2"]
-    assert run_checkpoint.main([*arguments, "--eyes"]) == 0
+    assert command.main([*arguments, "--eyes"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[1:3] == [
-        f"game   {n}: score {game.score:g}, 20 steps, cut off by its time limit"
+        f"game   {n}: score {game.score:g}, 20 steps (its time limit)"
         for n, (game, _) in enumerate(play_apart(made, "painted", 2))
     ]
     pictures = read_film(path)
@@ -243,7 +241,7 @@ def test_a_film_is_as_long_as_was_asked_for(made, tmp_path, capsys, name, episod
     path = tmp_path / "film.mp4"
     env_id = {"cartpole": CARTPOLE, "pong": SHORT_PONG}[name].env_id
     arguments = [env_id, str(made / name), "--video", str(path), *more]
-    assert run_checkpoint.main([*arguments, "--episodes", str(episodes)]) == 0
+    assert command.main([*arguments, "--episodes", str(episodes)]) == 0
     said = capsys.readouterr().out
     assert said.endswith(f"filmed in {path}\n")
     if name == "pong":
@@ -269,7 +267,7 @@ def test_a_window_shows_the_game_until_it_is_closed(made, monkeypatch, capsys):
 
     monkeypatch.setattr(screens, "Window", Watched)
     arguments = ["--speed", "1.5", "--eyes", "--episodes", "9"]
-    assert run_checkpoint.main([str(made / "cartpole"), *arguments]) == 0
+    assert command.main([str(made / "cartpole"), *arguments]) == 0
     assert "the window was closed\n" in capsys.readouterr().out
     assert len(shown) == 20
     assert {image.shape for image in shown} == {(630, 600 + views.PANEL_WIDTH, 3)}
@@ -302,7 +300,7 @@ def test_a_window_has_the_games_speed(made, monkeypatch, capsys, name, speed, fp
     monkeypatch.setattr(screens, "has_display", lambda: True)
     env_id = {"cartpole": CARTPOLE, "pong": SHORT_PONG}[name].env_id
     more = ["--episodes", "1", "--speed", speed]
-    assert run_checkpoint.main([env_id, str(made / name), *more]) == 0
+    assert command.main([env_id, str(made / name), *more]) == 0
     ((_, frames),) = play_apart(made, name, 1)
     (window,) = windows
     assert window.fps == fps
@@ -346,7 +344,7 @@ def test_bad_input_gets_one_line(made, tmp_path, monkeypatch, capsys, arguments,
     (tmp_path / "foreign.safetensors").write_text('{"weights": 1}')
     (tmp_path / "old").mkdir()
     (tmp_path / "old/ckpt-70.index").touch()
-    assert run_checkpoint.main(arguments) == 2
+    assert command.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("run_checkpoint.py: error: ")
@@ -355,12 +353,50 @@ def test_bad_input_gets_one_line(made, tmp_path, monkeypatch, capsys, arguments,
 
 
 def test_a_module_is_not_imported_because_a_checkpoint_says_so(tmp_path, capsys):
-    """Analytic: a foreign checkpoint could name any module, so the user has to name it, too."""
-    save(tmp_path, CARTPOLE._replace(env_id="this:X-v0"))
-    assert run_checkpoint.main([str(tmp_path)]) == 2
-    words = r"\S+ plays this:X-v0, which runs the code of a module: if you trust that, name it .*\n"
-    assert re.fullmatch(f"run_checkpoint.py: error: {words}", capsys.readouterr().err)
+    """Analytic: a foreign checkpoint could name any module, so the user has to name it, too, or to do
+    without it; the line says how.
+    """
+    for changed, words, first, last in (
+        ({"env_id": "this:X-v0"}, "this:X-v0", "this:X-v0 ", ""),
+        ({"wrapper": "this:W"}, "--wrapper this:W", "", " --wrapper this:W"),
+        ({"env_kwargs": ("b=this:W",)}, "--env_kwargs b=this:W", "", " --env_kwargs b=this:W"),
+    ):
+        save(tmp_path, CARTPOLE._replace(**changed))
+        assert command.main([str(tmp_path)]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("run_checkpoint.py: error: ")
+        assert f" plays {words}, which may run the code of a module: " in err
+        assert err.endswith(f"name it: run_checkpoint.py {first}{tmp_path}{last}\n")
     assert "this" not in sys.modules
+    without = [str(tmp_path), "--env_kwargs", "none", "--episodes", "1", "--no_render"]
+    assert command.main(without) == 0
+
+
+def test_an_agent_plays_in_the_environment_that_it_was_trained_in(tmp_path, capsys):
+    """Analytic: with its arguments, wrapper and limit, and with others if the user names them."""
+    subject = CARTPOLE._replace(
+        env_id="tests.tools.toys:toys/Vector-v0",
+        observation_shape=(2,),
+        env_kwargs=("length=1000",),
+        wrapper="tests.tools.toys:Twice",
+        max_episode_steps=7,
+    )
+    save(tmp_path, subject)
+    named = [subject.env_id, str(tmp_path), "--no_render", "--episodes", "1", "--greedy"]
+    lengths = []
+    for more in (
+        ["--wrapper", "tests.tools.toys:Twice"],
+        ["--wrapper", "none"],
+        ["--wrapper", "none", "--env_kwargs", "length=3"],
+    ):
+        assert command.main([*named, *more]) == 0
+        scored = re.search(r"score (\d+), (\d+) steps(.*)\n", capsys.readouterr().out)
+        lengths.append((int(scored[2]), scored[3]))
+        if not lengths[1:]:
+            twice = int(scored[1])
+        elif not lengths[2:]:
+            assert twice == 2 * int(scored[1]) > 0
+    assert lengths == [(7, " (its time limit)")] * 2 + [(3, "")]
 
 
 def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
@@ -368,7 +404,7 @@ def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):
     toy = CARTPOLE._replace(env_id="tests.tools.toys:toys/Vector-v0", observation_shape=(2,))
     save(tmp_path, toy)
     film = ["--video", str(tmp_path / "x.gif")]
-    assert run_checkpoint.main([toy.env_id, str(tmp_path), *film]) == 2
+    assert command.main([toy.env_id, str(tmp_path), *film]) == 2
     assert "draws no pictures" in capsys.readouterr().err
 
 
@@ -377,15 +413,15 @@ def test_what_cannot_be_drawn_is_refused_before_tensorflow_starts(tmp_path, monk
     save(tmp_path, Subject("InvertedPendulum-v5", "generic", "mlp", (4,), 1, "per_dimension"))
     monkeypatch.setenv("MUJOCO_GL", "disabled")
     with monkeypatch.context() as patch:
-        patch.setattr(run_checkpoint, "start_tensorflow", lambda: pytest.fail("it has started"))
-        assert run_checkpoint.main([str(tmp_path), "--video", str(tmp_path / "x.gif")]) == 2
+        patch.setattr(command, "start_tensorflow", lambda: pytest.fail("it has started"))
+        assert command.main([str(tmp_path), "--video", str(tmp_path / "x.gif")]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(
         r"run_checkpoint\.py: error: MUJOCO_GL=disabled does not work here: .*\n", err
     )
     assert not (tmp_path / "x.gif").exists()
-    assert run_checkpoint.main([str(tmp_path), "--no_render", "--episodes", "1"]) == 0
+    assert command.main([str(tmp_path), "--no_render", "--episodes", "1"]) == 0
 
 
 def test_mujoco_is_filmed_unless_nothing_here_can_draw(tmp_path):
@@ -422,7 +458,7 @@ def test_a_missing_codec_gets_one_line(made, tmp_path, monkeypatch, capfd, scrip
         ffmpeg.chmod(0o755)
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(ffmpeg))
     film = tmp_path / "film.mp4"
-    assert run_checkpoint.main([str(made / "cartpole"), "--video", str(film), "--eyes"]) == 2
+    assert command.main([str(made / "cartpole"), "--video", str(film), "--eyes"]) == 2
     err = capfd.readouterr().err
     assert not film.exists()
     assert err.startswith(f"run_checkpoint.py: error: cannot write {film}")
@@ -434,7 +470,7 @@ def test_a_broken_environment_ends_it_with_1(tmp_path, capsys):
     """Analytic: what broke is said."""
     toy = CARTPOLE._replace(env_id="tests.tools.toys:toys/RaisesInStep-v0", observation_shape=(2,))
     save(tmp_path, toy)
-    assert run_checkpoint.main([toy.env_id, str(tmp_path), "--episodes", "1"]) == 1
+    assert command.main([toy.env_id, str(tmp_path), "--episodes", "1"]) == 1
     assert "the joystick broke" in capsys.readouterr().err
 
 

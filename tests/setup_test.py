@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from packaging.markers import Marker
 
+from tests.tools import pipfile
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIPFILE = tomllib.loads((ROOT / "Pipfile").read_text(encoding="utf-8"))
 LOCK = json.loads((ROOT / "Pipfile.lock").read_text(encoding="utf-8"))
 # in Pipfile: in Pipfile.lock
-SECTIONS = {"packages": "default", "dev-packages": "develop", "sweep": "sweep"}
+SECTIONS = {"packages": "default", "dev-packages": "develop", "ray": "ray"}
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow")
 
 
@@ -36,8 +38,8 @@ def problems_of_lock(lock: dict[str, Any]) -> list[str]:
                 problems.append(f"{package} has no hashes")
             if "index" in entry:
                 problems.append(f"{package} names an index")
-            if "platform" in entry.get("markers", "") and package not in TENSORFLOWS:
-                problems.append(f"{package} is for some platforms only")
+            if "platform_machine" in entry.get("markers", "") and package not in TENSORFLOWS:
+                problems.append(f"{package} is for some machines only")
         for package in PIPFILE[in_pipfile].keys() - lock[in_lock].keys():
             problems.append(f"{package} is not locked")
     return problems
@@ -59,8 +61,8 @@ def test_lock() -> None:
         (("develop", "pytest", "index"), "x", "pytest names an index"),
         (("default", "tensorflow", "version"), None, "tensorflow has no exact version"),
         (("default", "tensorflow", "hashes"), None, "tensorflow has no hashes"),
-        (("sweep", "ray"), None, "ray is not locked"),
-        (("default", "keras", "markers"), "platform_machine == 'x'", "keras is for some platforms"),
+        (("ray", "ray"), None, "ray is not locked"),
+        (("default", "keras", "markers"), "platform_machine == 'x'", "keras is for some machines"),
     ],
 )
 def test_a_wrong_lock_is_found(path: tuple[str, ...], value: object, problem: str) -> None:
@@ -73,6 +75,12 @@ def test_a_wrong_lock_is_found(path: tuple[str, ...], value: object, problem: st
     if value is not None:
         inner[path[-1]] = value
     assert problem in "\n".join(problems_of_lock(lock))
+
+
+def test_the_pipfile_has_what_pyproject_declares() -> None:
+    """Golden: it is written from there, so each package is declared once."""
+    assert (ROOT / "Pipfile").read_text(encoding="utf-8") == pipfile.pipfile()
+    assert pipfile.line_of("ray[tune]==2.60.*") == 'ray = {extras = ["tune"], version = "==2.60.*"}'
 
 
 def test_each_platform_gets_one_tensorflow() -> None:
@@ -165,7 +173,7 @@ def test_a_second_call_installs_nothing(project: Project) -> None:
 
 def test_ray_is_installed_only_where_it_is_asked_for(project: Project) -> None:
     """Analytic: `make sweep` adds it to what `make train` has installed, once."""
-    ray = ".pipenv/bin/pipenv sync --categories sweep"
+    ray = ".pipenv/bin/pipenv sync --categories ray"
     assert ray not in project.make("train")[0] + project.make("test")[0]
     assert are(project.make("sweep")[0], [ray, ".venv/bin/python sweep.py"])
     assert are(project.make("sweep")[0], [".venv/bin/python sweep.py"])

@@ -47,7 +47,7 @@ def refused(tmp_path, monkeypatch, capsys):
         (["--colour", *SHORT], "unrecognized arguments: --colour"),
         ([*SHORT, "--seeds", "0"], "seeds must be"),
         (["--envs", "Pnog-v4"], "Pnog"),
-        (["--envs", "CartPole-v1", "Blackjack-v1"], "Blackjack-v1"),
+        (["--envs", "CartPole-v1", "Breakout-v4"], "Breakout-v4"),
         ([*SHORT, "--", "--network", "nature"], "--network nature does not fit"),
         ([*SHORT, "--", "--seed", "3"], "--seed is no setting"),
         ([*SHORT, "--cores", "5000"], "a trial takes 5000 cores, but there are only"),
@@ -57,7 +57,6 @@ def refused(tmp_path, monkeypatch, capsys):
         ([*SHORT, "--ship_code"], "--ship_code needs --address"),
         (["--resume", "nowhere"], "nowhere/sweep.json"),
         (["--resume", "nowhere", "--seeds", "3"], "takes no other settings"),
-        (["--resume", "nowhere", "--", "--n_steps", "3"], "takes no other settings"),
     ],
 )
 def test_bad_input_is_one_line(refused, argv, message):
@@ -71,7 +70,9 @@ def test_a_bad_file_is_one_line(refused, tmp_path):
         "envs = [": "bad.toml",
         'envs = ["CartPole-v1"]\nseed = 3': "unknown key seed (did you mean seeds?)",
         'envs = ["CartPole-v1"]\n[search]\nlr = [1]': "no flag of train.py",
-        'envs = ["tests.tools.toys:toys/Drawn-v0"]': "if you trust it, name it in --envs",
+        'envs = ["tests.tools.toys:toys/Drawn-v0"]': "if you trust it, name it on the command line",
+        'envs = ["CartPole-v1"]\n[settings]\nwrapper = "this:W"': "this:W may run the code",
+        'envs = ["CartPole-v1"]\n[search]\nwrapper = ["this:W"]': "this:W may run the code",
     }.items():
         (tmp_path / "bad.toml").write_text(text)
         assert message in refused("bad.toml")
@@ -86,6 +87,7 @@ def test_a_folder_in_use_is_one_line(refused, tmp_path):
     assert "x is in use" in refused("--resume", "x")
     assert "x is in use" in refused(*SHORT, "--out", "x")
     under_way.close()
+    assert "takes no other settings" in refused("--resume", "x", "--", "--n_steps", "3")
     (tmp_path / "x/sweep.json").write_text("{}")
     assert "not the record of a sweep" in refused("--resume", "x")
 

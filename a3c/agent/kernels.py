@@ -109,7 +109,7 @@ class Layers:
 
     def new_state(self) -> tf.Tensor:
         """(K, n_state) after the T steps; zero where the last one ended an episode."""
-        return tf.concat([self._memory.state[:, :0], *self._new_states], axis=1)
+        return tf.concat(self._new_states, axis=1) if self._new_states else self._memory.state
 
     def with_free_log_sd(self, name: str, means: tf.Tensor, n: int) -> tf.Tensor:
         """The means, and beside them the same log of the standard deviation in each row."""

@@ -13,15 +13,15 @@ what acting computed, and only has to go backward.
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from a3c.agent import debug_dump, kernels, losses, network, optimizer
-from a3c.agent.kernels import Activations, Memory, Weights
+from a3c.agent.kernels import Activations, Gradients, Memory, Weights
 from a3c.agent.policy import policy_of
-from a3c.agent.shared import SharedState
+from a3c.agent.shared import Variables
 from a3c.contract import Subject
 from a3c.settings.params import Params
 
@@ -41,6 +41,16 @@ class Rollout(NamedTuple):
         return Rollout(*(part[:, envs] for part in self))
 
 
+class Target(Protocol):
+    """What the gradients are for: the shared state, or `blocks.Sender`, which sends them there."""
+
+    weights: dict[str, tf.Variable]
+
+    def apply(
+        self, gradients: Gradients, learning_rate: tf.Tensor, local: Variables
+    ) -> tf.Tensor: ...
+
+
 class Learner:
     """The traced functions, made once a run. All workers call them.
 
@@ -50,7 +60,7 @@ class Learner:
     """
 
     def __init__(
-        self, shared: SharedState, params: Params, subject: Subject, observations: np.ndarray
+        self, shared: Target, params: Params, subject: Subject, observations: np.ndarray
     ) -> None:
         """`observations` have the shape and type of those of a rollout, (T + 1, K, ...)."""
         self._shared, self._params = shared, params
@@ -64,23 +74,24 @@ class Learner:
         numbers = tf.TensorSpec((n_steps, n_envs), tf.float32)
         state = tf.TensorSpec((n_envs, self.state_size), tf.float32)
         states = tf.TensorSpec((1, *state.shape), tf.float32)
+        self.state_shape = state.shape
         rollout = Rollout(spec, actions, rewards=numbers, continues=numbers, states=states)
         one_step = tf.TensorSpec(spec.shape[1:], spec.dtype)
         # Traced with a copy: `learn` also captures the shared weights, and TensorFlow would merge
         # them with an argument that is the same variable.
-        weights = _copy_of(shared.weights)
+        weights = copy_of(shared.weights)
         # XLA makes the small forward pass of acting faster, but gradients slower.
         xla = {} if params.no_xla or params.debug else {"jit_compile": True}
-        self.act = _traced(functools.partial(self._act, "act"), weights, one_step, state, **xla)
+        self.act = traced(functools.partial(self._act, "act"), weights, one_step, state, **xla)
         last = functools.partial(self._act, "last")  # the debug log tells the two apart
-        self.evaluate_last = _traced(last, weights, one_step, state) if params.debug else self.act
+        self.evaluate_last = traced(last, weights, one_step, state) if params.debug else self.act
         learning_rate = tf.TensorSpec((), tf.float32)
         acted = [self.act.structured_outputs[1]] * n_steps
-        self.learn = _traced(self._learn, weights, rollout, learning_rate, acted)
+        self.learn = traced(self._learn, weights, rollout, learning_rate, acted)
         # For rollouts without some of the environments, because their processes broke.
         some = Rollout(*(tf.TensorSpec((s.shape[0], None, *s.shape[2:]), s.dtype) for s in rollout))
-        self.learn_anew = _traced(self._learn, weights, some, learning_rate)
-        self.measure = _traced(self._measure, weights, rollout)
+        self.learn_anew = traced(self._learn, weights, some, learning_rate)
+        self.measure = traced(self._measure, weights, rollout)
         if xla:  # compiles at the first call
             self.act(weights, *(tf.zeros(s.shape, s.dtype) for s in (one_step, state)))
 
@@ -201,14 +212,17 @@ class Measurement(NamedTuple):
 class LocalNetwork:
     """A worker's own copy of the weights, and what it does with them."""
 
-    def __init__(self, shared: SharedState, learner: Learner) -> None:
-        self.weights = _copy_of(shared.weights)
+    def __init__(self, shared: Target, learner: Learner) -> None:
+        self.weights = copy_of(shared.weights)
         self.policy, self.state_size = learner.policy, learner.state_size
         self._act = kernels.bound(learner.act, self.weights)
+        # Without LSTMs, the state is empty. It is converted once, as that takes a twentieth of acting.
+        self._empty = None if self.state_size else tf.zeros(learner.state_shape)
         self._learn = kernels.bound(learner.learn, self.weights)
         self._learner, self.dump = learner, learner.dump
 
     def act(self, observations: np.ndarray, state: np.ndarray) -> Acted:
+        state = state if self._empty is None else self._empty
         joined, activations = self._act(observations, state)
         n, predictions = self.state_size, joined.numpy()
         return Acted(predictions[:, n:-1], predictions[:, -1], predictions[:, :n], activations)
@@ -237,12 +251,12 @@ class LocalNetwork:
         return Measurement({name: float(x) for name, x in scalars.items()}, *arrays)
 
 
-def _traced(function: Any, *arguments: object, **options: bool) -> Any:
+def traced(function: Any, *arguments: object, **options: bool) -> Any:
     # Without the lambda, a concrete function would require arguments that have a default.
     # No loop of ours is over a tensor, and looking for some would make tracing a third slower.
-    traced = tf.function(lambda *given: function(*given), autograph=False, **options)
-    return traced.get_concrete_function(*arguments)
+    made = tf.function(lambda *given: function(*given), autograph=False, **options)
+    return made.get_concrete_function(*arguments)
 
 
-def _copy_of(weights: Weights) -> Weights:
+def copy_of(weights: Weights) -> Weights:
     return {name: tf.Variable(variable) for name, variable in weights.items()}

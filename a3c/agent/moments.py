@@ -22,17 +22,21 @@ def initial(params: Params, observation_shape: Sequence[int]) -> dict[str, Momen
     return {name: Moments(0, zero, zero) for name, zero in zeros.items()}
 
 
-def with_data(moments: Moments, data: np.ndarray) -> Moments:
-    """The moments of the data so far and these, (n, ...), by the method of Chan et al. (1979)."""
+def of(data: np.ndarray) -> Moments:
+    """The moments of these data, (n, ...)."""
     data = data.astype(np.float64)
-    n, mean = len(data), data.mean(axis=0)
-    squares = np.square(data - mean).sum(axis=0)
-    n_all = moments.n + n
-    difference = mean - moments.mean
+    mean = data.mean(axis=0)
+    return Moments(len(data), mean, np.square(data - mean).sum(axis=0))
+
+
+def merged(a: Moments, b: Moments) -> Moments:
+    """The moments of the data of both, by the method of Chan et al. (1979)."""
+    n = a.n + b.n
+    difference = b.mean - a.mean
     return Moments(
-        n_all,
-        moments.mean + difference * (n / n_all),
-        moments.squares + squares + np.square(difference) * (moments.n * n / n_all),
+        n,
+        a.mean + difference * (b.n / n),
+        a.squares + b.squares + np.square(difference) * (a.n * b.n / n),
     )
 
 

@@ -161,11 +161,11 @@ class SharedState:
         self.moments = {n: snapshot.moments.get(n, first) for n, first in self.moments.items()}
 
     def update(
-        self, learn: Callable[[], object], seen: Mapping[str, np.ndarray]
+        self, learn: Callable[[], object], seen: Mapping[str, Moments]
     ) -> Mapping[str, Moments]:
         """Have a worker learn, and add what its rollout has seen; returns the moments after it.
 
-        `seen` has data of each kind in rows. If learning raises an error, nothing is added.
+        If learning raises an error, nothing is added.
         """
         if not self.moments:
             learn()
@@ -173,7 +173,7 @@ class SharedState:
         with self._moments_lock:
             learn()
             self.moments = {
-                name: moments.with_data(so_far, seen[name]) for name, so_far in self.moments.items()
+                name: moments.merged(so_far, seen[name]) for name, so_far in self.moments.items()
             }
             return self.moments
 

@@ -46,7 +46,7 @@ class WatchFrames(gymnasium.ObservationWrapper):
         is_due = self._due >= 1.0 - 1e-9
         if is_due or self._merges:
             # An environment without a render mode has frames as observations.
-            frame: Any = observation if self.render_mode is None else self.render()
+            frame = as_rgb(observation if self.render_mode is None else self.render())
         if is_due:
             self._due -= 1.0
             self._see(frame if self._before is None else np.maximum(self._before, frame))
@@ -55,8 +55,14 @@ class WatchFrames(gymnasium.ObservationWrapper):
         return observation
 
 
+def as_rgb(picture: Any) -> np.ndarray:
+    """A picture of any environment in RGB, (height, width, 3)."""
+    channels = np.atleast_3d(picture)
+    return channels[..., :3] if channels.shape[2] > 1 else channels.repeat(3, axis=2)
+
+
 def draw_number(frame: np.ndarray, number: int) -> np.ndarray:
-    """Return a copy of an RGB frame with a number in white on black across its middle.
+    """Return a copy of a frame with a number in white on black across its middle.
 
     Every kind of preprocessing keeps the middle, and the number is large enough to be read after
     the frame has been scaled down.

@@ -13,6 +13,7 @@ import numpy as np
 
 from a3c.envs.process import EnvError, EnvProcess
 from a3c.machine import cores
+from a3c.machine.appending import counted
 
 FILES_PER_PROCESS = 3  # that the run's main process keeps open
 FILES_BESIDES = 64  # at least as many as it opens for anything else
@@ -64,7 +65,7 @@ class Fleet:
         _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit != resource.RLIM_INFINITY and n_files > limit:
             raise EnvError(
-                f"{most_processes} environment processes take {n_files} open files,"
+                f"{counted(most_processes, 'environment process')} need {n_files} open files,"
                 f" and the system allows {limit} (ulimit -Hn)"
             )
         with contextlib.suppress(ValueError, OSError):  # the shell's limit is often 1024

@@ -31,7 +31,7 @@ class Score(gymnasium.Wrapper):
 
     def count_decision(self) -> None:
         """Count one decision of the agent, before it is carried out."""
-        self._length += 1
+        self.length += 1
 
     def take_finished(self) -> list[Game]:
         """Return the games that ended since the last call."""
@@ -40,17 +40,16 @@ class Score(gymnasium.Wrapper):
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
         """Start a new game; one that has not ended does not count."""
-        self.score = 0.0  # of the present game so far
-        self._length = 0
+        self.score, self.length = 0.0, 0  # of the present game so far
         return self.env.reset(**given)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         if self._counts_own_steps:
-            self._length += 1
+            self.length += 1
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.n_frames += 1
         self.score += float(reward)
         if terminated or truncated:
-            game = Game(self._worker, self._number, self.score, self._length, time.time())
+            game = Game(self._worker, self._number, self.score, self.length, time.time())
             self._finished.append(game)
         return observation, reward, terminated, truncated, info

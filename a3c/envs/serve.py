@@ -36,7 +36,7 @@ import struct
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.sharedctypes import RawArray
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import cv2
 import gymnasium
@@ -51,6 +51,10 @@ REQUEST = struct.Struct("=BI")  # RESET or STEP, and the slot
 BELL, ERROR, PICTURE = range(3)
 ANSWER = struct.Struct("=BI")  # BELL, ERROR or PICTURE, and how many bytes follow
 SIZE = struct.Struct("=HH")  # of a picture: its height and width, before its RGB pixels
+
+
+class NotFinite(Exception):
+    """A reward or an observation is not finite; names the environment, its step and the value."""
 
 
 class Rows(NamedTuple):
@@ -128,11 +132,15 @@ def serve(shares: Sequence[tuple[socket.socket, Share]]) -> None:
                 server = servers[number]
                 if not server.answer():
                     return
-    except Exception:
-        error = f"{server.share.name} failed:\n{traceback.format_exc()}"
+    except Exception as raised:
+        told = f" {raised}" if isinstance(raised, NotFinite) else f"\n{traceback.format_exc()}"
+        error = f"{server.share.name} failed:{told}"
         for each in servers.values():
             prefix = "" if each is server else f"{each.share.name} shared a process: "
             each.ring(prefix + error, is_error=True)
+
+
+_Env: TypeAlias = tuple[int, gymnasium.Env, Score]  # with its row in the memory
 
 
 class _Server:
@@ -141,7 +149,7 @@ class _Server:
     def __init__(self, worker: socket.socket, share: Share) -> None:
         self._worker = worker
         self.share = share
-        self._envs: list[tuple[int, gymnasium.Env, Score]] = []  # with the row of each
+        self._envs: list[_Env] = []
 
     def build(self) -> None:
         self._rows = self.share.memory.rows()
@@ -167,11 +175,7 @@ class _Server:
         if not request:
             return False
         what, slot = REQUEST.unpack(request)
-        if what == RESET:
-            for row, env, _ in self._envs:
-                self._rows.observations[slot, row], _ = env.reset()
-        else:
-            self._step(slot)
+        self._reset(slot, self._envs if what == RESET else self._step(slot))
         games = []
         for row, _, score in self._envs:
             self._rows.n_frames[row] = score.n_frames
@@ -180,19 +184,41 @@ class _Server:
         self.ring(json.dumps(games) if games else "")
         return True
 
-    def _step(self, slot: int) -> None:
-        rows = self._rows
+    def _step(self, slot: int) -> list[_Env]:
+        """Step each environment; returns those whose episode ended and that go on."""
+        rows, ended = self._rows, []
         actions = rows.actions.tolist() if rows.actions.ndim == 1 else rows.actions
-        for row, env, _ in self._envs:
+        for each in self._envs:
+            row, env, _ = each
             seen, reward, terminated, truncated, _ = env.step(actions[row])
             if truncated:
                 rows.final_observations[row] = seen
-            if (terminated or truncated) and not self.share.fraction_seen:
-                seen, _ = env.reset()
+            if terminated or truncated:
+                ended.append(each)
             rows.observations[slot, row] = seen
             rows.rewards[row] = reward
             rows.terminated[row] = terminated
             rows.truncated[row] = truncated
+        self._check("reward", rows.rewards)
+        self._check("observation", rows.observations[slot])
+        return [] if self.share.fraction_seen else ended
+
+    def _reset(self, slot: int, envs: list[_Env]) -> None:
+        for row, env, _ in envs:
+            self._rows.observations[slot, row], _ = env.reset()
+        if envs:
+            self._check("observation", self._rows.observations[slot])
+
+    def _check(self, what: str, values: np.ndarray) -> None:
+        """Raise NotFinite where a value is not finite, in float32 as the agent gets it."""
+        envs = self.share.envs
+        if values.dtype.kind != "f" or np.isfinite(values[envs.start : envs.stop]).all():
+            return
+        for row, _, score in self._envs:
+            for place in np.argwhere(~np.isfinite(values[row])):
+                which = f"{what}{''.join(f'[{i}]' for i in place)} of environment {row}"
+                value = values[row][tuple(place)]
+                raise NotFinite(f"{which} is {value} at step {score.length} of its game")
 
     def ring(self, text: str = "", is_error: bool = False) -> None:
         self._send(ERROR if is_error else BELL, text.encode(errors="backslashreplace"))

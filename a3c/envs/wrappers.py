@@ -73,7 +73,8 @@ class SeedGames(gymnasium.Wrapper):
 class ClipActions(gymnasium.ActionWrapper):
     """Clips continuous actions to the bounds of their space, some of which may be infinite.
 
-    The environment gets an array of its own, which it may keep or change.
+    They arrive as one vector, whatever the shape of their space. The environment gets an array of
+    its own, which it may keep or change.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -81,7 +82,8 @@ class ClipActions(gymnasium.ActionWrapper):
         self._space: Any = env.action_space
 
     def action(self, action: np.ndarray) -> np.ndarray:
-        return action.clip(self._space.low, self._space.high).astype(self._space.dtype)
+        space = self._space
+        return action.reshape(space.shape).clip(space.low, space.high).astype(space.dtype)
 
 
 class RandomStart(gymnasium.Wrapper):
@@ -128,7 +130,7 @@ class ExtractLuminanceAndScale(gymnasium.ObservationWrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self.observation_space = _image_space(SIDE, SIDE)
+        self.observation_space = image_space(SIDE, SIDE)
 
     def observation(self, observation: Deferred) -> Deferred:
         return lambda: luminance_and_scale(observation())
@@ -139,7 +141,7 @@ class ExtractPongFeatures(gymnasium.ObservationWrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self.observation_space = _image_space(SIDE, SIDE)
+        self.observation_space = image_space(SIDE, SIDE)
 
     def observation(self, observation: np.ndarray) -> Deferred:
         return lambda: pong_features(observation)
@@ -178,20 +180,27 @@ class FrameSkip(gymnasium.Wrapper):
 
 
 class FrameStack(gymnasium.Wrapper):
-    """The last `n_images` observations of a FrameSkip as the channels of one image, newest last."""
+    """The last `n_images` observations as the channels of one image, newest last.
 
-    def __init__(self, env: FrameSkip, n_images: int = 4) -> None:
+    The first stack of a game above a FrameSkip is filled by no-ops, another by its first image.
+    """
+
+    def __init__(self, env: gymnasium.Env, n_images: int = 4) -> None:
         super().__init__(env)
-        self._skip = env.skip
+        self._skip = env.skip if isinstance(env, FrameSkip) else None
         self._n_images = n_images
-        self.observation_space = _image_space(SIDE, SIDE, n_images)
+        self.observation_space = image_space(SIDE, SIDE, n_images)
 
     def reset(self, **given: Any) -> tuple[np.ndarray, Info]:
-        """Reset and take no-op steps until the stack is full."""
-        n_noops = itertools.repeat(self._n_images - 1)
-        self._images, info = reset_with_noops(
-            lambda: self.env.reset(**given), lambda: self._skip(NOOP), n_noops
-        )
+        """Reset and fill the stack."""
+        if (skip := self._skip) is None:
+            image, info = self.env.reset(**given)
+            self._images = [image] * self._n_images
+        else:
+            n_noops = itertools.repeat(self._n_images - 1)
+            self._images, info = reset_with_noops(
+                lambda: self.env.reset(**given), lambda: skip(NOOP), n_noops
+            )
         return cv2.merge(self._images), info
 
     def step(self, action: Any) -> Step:
@@ -240,10 +249,12 @@ class ClipRewards(gymnasium.RewardWrapper):
         return min(max(float(reward), -1.0), 1.0)
 
 
-def luminance_and_scale(image: np.ndarray) -> np.ndarray:
-    """Return an image in RGB, (height, width, 3), or luminance, (height, width), as (84, 84)."""
-    gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
-    return cv2.resize(gray, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
+def luminance_and_scale(image: np.ndarray, interpolation: int = cv2.INTER_LINEAR) -> np.ndarray:
+    """Return an image as (84, 84): luminance, (height, width) or one channel; RGB; or RGBA."""
+    if image.ndim == 3 and image.shape[2] > 1:
+        code = cv2.COLOR_RGB2GRAY if image.shape[2] == 3 else cv2.COLOR_RGBA2GRAY
+        image = cv2.cvtColor(image, code)
+    return cv2.resize(image, (SIDE, SIDE), interpolation=interpolation)
 
 
 def pong_features(rgb: np.ndarray) -> np.ndarray:
@@ -257,5 +268,5 @@ def pong_features(rgb: np.ndarray) -> np.ndarray:
     return np.pad(image, (SIDE - image.shape[0]) // 2)
 
 
-def _image_space(*shape: int) -> gymnasium.spaces.Box:
+def image_space(*shape: int) -> gymnasium.spaces.Box:
     return gymnasium.spaces.Box(low=0, high=255, shape=shape, dtype=np.uint8)

@@ -29,8 +29,9 @@ def one_line(text: str, most: int) -> str:
 
 
 def counted(n: float, what: str) -> str:
-    """Such as 0 games, 1 game, 2,000 games."""
-    return f"{n:,.0f} {what}{'' if n == 1 else 's'}"
+    """Such as 0 games, 1 game, 2,000 games, 2 processes."""
+    ending = "es" if what.endswith("s") else "s"
+    return f"{n:,.0f} {what}{'' if n == 1 else ending}"
 
 
 class Appender:

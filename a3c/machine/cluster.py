@@ -20,7 +20,7 @@ from a3c.machine.appending import BadInput
 from a3c.machine.stopping import SIGNALS
 
 VERSION = "2.60"
-INSTALL = "`make sweep` or `pipenv sync --categories sweep` installs it"
+INSTALL = "`make sweep` or `pip install 'a3c[ray]'` installs it"
 ADDRESS_SECONDS = 5.0
 # Ray reads these when it is imported.
 ENVIRONMENT = {
@@ -34,7 +34,8 @@ ENVIRONMENT = {
 }
 # Embedded Ray listens at 127.0.0.1 alone, as it does by default on macOS and Windows.
 EMBEDDED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least is 75 MiB; we keep next to nothing there
+OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least is 75 MiB; sweeps keep next to nothing there
+BYTES_OF_AN_ACTOR = 32 * 2**20  # twice nature's weights and gradients
 CODE = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -53,21 +54,27 @@ def load(address: str | None) -> Any:
 
 
 @contextlib.contextmanager
-def connected(address: str | None = None, ships_code: bool = False) -> Iterator[Any]:
-    """Ray, embedded or at an address (`auto` or HOST:PORT); BadInput where nobody answers."""
+def connected(
+    address: str | None = None, ships_code: bool = False, n_actors: int = 0
+) -> Iterator[Any]:
+    """Ray, embedded or at an address (`auto` or HOST:PORT); BadInput where nobody answers.
+
+    `n_actors` get weights from here and send gradients.
+    """
     ray = load(address)
     with contextlib.ExitStack() as ending:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
-            options |= _embedded(ending)
+            options |= _embedded(ending, n_actors)
         else:
             options["address"] = address
-        if ships_code:
-            options["runtime_env"] = {"working_dir": _copy_of_code(ending)}
         handlers = {number: signal.getsignal(number) for number in SIGNALS}
         ending.callback(ray.shutdown)
         try:
-            ray.init(**options)
+            with contextlib.ExitStack() as sending:
+                if ships_code:  # Ray has sent it when it is connected
+                    options["runtime_env"] = {"working_dir": _copy_of_code(sending)}
+                ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise BadInput(f"cannot connect to Ray at {address}: {error}") from None
         finally:
@@ -77,35 +84,43 @@ def connected(address: str | None = None, ships_code: bool = False) -> Iterator[
         yield ray
 
 
-def _embedded(ending: contextlib.ExitStack) -> dict[str, Any]:
+def _embedded(ending: contextlib.ExitStack, n_actors: int) -> dict[str, Any]:
     folder = tempfile.mkdtemp(prefix="a3c-ray-")
     ending.callback(shutil.rmtree, folder, ignore_errors=True)
     return {
         "address": "local",
         "num_cpus": cores.n_usable(),
         "include_dashboard": False,
-        "object_store_memory": OBJECT_STORE_BYTES,
+        "object_store_memory": OBJECT_STORE_BYTES + n_actors * BYTES_OF_AN_ACTOR,
         "_temp_dir": folder,
     }
+
+
+def check_form(address: str) -> tuple[str, int]:
+    """Host and port of an address; BadInput where it has none."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isascii() and port.isdigit()):
+        raise BadInput(f"the address of Ray, {address!r}, must be auto or HOST:PORT")
+    return host, int(port)
 
 
 def _check_address(address: str) -> None:
     """Ray would try for a minute where nobody listens."""
     if address == "auto":
         return
-    host, _, port = address.rpartition(":")
-    if not (host and port.isascii() and port.isdigit()):
-        raise BadInput(f"--address {address!r} must be auto or HOST:PORT")
+    host, port = check_form(address)
     try:
-        socket.create_connection((host, int(port)), ADDRESS_SECONDS).close()
+        socket.create_connection((host, port), ADDRESS_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise BadInput(f"no Ray answers at {address}: {error}") from None
 
 
-def _copy_of_code(ending: contextlib.ExitStack) -> str:
+def _copy_of_code(sending: contextlib.ExitStack) -> str:
     """A folder with what a training needs, which Ray sends to each machine."""
+    if not (CODE / "train.py").is_file():
+        raise BadInput("--ship_code sends a clone; an installed package must be on all machines")
     folder = tempfile.mkdtemp(prefix="a3c-code-")
-    ending.callback(shutil.rmtree, folder, ignore_errors=True)
+    sending.callback(shutil.rmtree, folder, ignore_errors=True)
     shutil.copytree(CODE / "a3c", f"{folder}/a3c", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(CODE / "train.py", folder)
     return folder

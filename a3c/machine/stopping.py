@@ -17,8 +17,10 @@ import faulthandler
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # While this environment variable is set, the end of stdin counts as SIGTERM.
@@ -47,25 +49,39 @@ class StopFlag:
 
 
 class StopSignals:
-    """The signal handlers of a run's process, until the process ends."""
+    """The signal handlers of a run, until its process ends or they are given back."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_exit: bool = True) -> None:
+        """A second Ctrl-C ends the process; or if it must not exit, it raises KeyboardInterrupt."""
         self.stop = StopFlag()  # set by a signal, by a failure and at the end
         self.received: int | None = None
+        self.began = time.monotonic()  # about when the process was started
+        self._may_exit = may_exit
+        self._before: dict[int, Any] = {}
         give_handlers_a_stack()
         for number in SIGNALS:
-            # nohup starts a program with SIGHUP ignored, and it must stay so.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._handle)
+            # nohup starts a program with SIGHUP ignored, and it must stay so; and what is not
+            # Python's (None) could not be put back.
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                self._before[number] = signal.signal(number, self._handle)
         if os.environ.pop(STARTER, None):
             with kept_from_new_threads():
                 threading.Thread(target=_stop_at_end_of_stdin, daemon=True).start()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received is not None:
+            if not self._may_exit:
+                raise KeyboardInterrupt
             os._exit(128 + number)  # then the system kills the environment processes
         self.received = self.received or number
         self.stop.set()
+
+    def give_back(self) -> None:
+        """Put the handlers back that were there before, and let them have the signal that came."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self.received is not None:
+            signal.raise_signal(self.received)
 
     @property
     def exit_status(self) -> int:

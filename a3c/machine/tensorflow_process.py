@@ -7,6 +7,7 @@ then `start_tensorflow`.
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import os
 from collections.abc import Iterator
 
@@ -39,6 +40,7 @@ def hushed() -> Iterator[None]:
         os.close(stderr)
 
 
+@functools.cache
 def keep_freed_memory() -> None:
     """Make glibc keep large blocks that TensorFlow frees for the next update, and use huge pages.
 
@@ -62,6 +64,15 @@ def keep_freed_memory() -> None:
             libc.free(ctypes.c_void_p(block))
 
 
+def limit_threads() -> None:
+    """Set how many threads TensorFlow starts; RuntimeError if it has started, with others."""
+    import tensorflow as tf
+
+    os.environ["TF_NUM_INTEROP_THREADS"] = str(cores.n_usable())
+    tf.config.threading.set_inter_op_parallelism_threads(-1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+
+
 def start_tensorflow() -> None:
     """Start TensorFlow's threads before its first operation, so that no operation is split.
 
@@ -73,7 +84,5 @@ def start_tensorflow() -> None:
     """
     import tensorflow as tf
 
-    os.environ["TF_NUM_INTEROP_THREADS"] = str(cores.n_usable())
-    tf.config.threading.set_inter_op_parallelism_threads(-1)
-    tf.config.threading.set_intra_op_parallelism_threads(1)
+    limit_threads()
     tf.function(tf.square, jit_compile=True)(tf.ones(()))

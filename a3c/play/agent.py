@@ -1,38 +1,46 @@
 """A trained policy: a network with weights of its own that chooses actions."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import tensorflow as tf
 
 from a3c.agent import moments, network
 from a3c.agent.kernels import Memory
-from a3c.agent.policy import policy_of
+from a3c.agent.policy import Categorical, policy_of
 from a3c.contract import Moments, Snapshot, Subject
+from a3c.envs import make
+from a3c.play import evaluation
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 
 
 class Decision(NamedTuple):
-    """What a policy decided on one observation."""
+    """What a policy decided on one observation or, by `act_batch`, on K: then arrays are (K, ...)."""
 
+    action: Any  # what an environment's `step` takes: a number or, of continuous actions, (n,)
+    probabilities: np.ndarray | None  # (n,) of all actions; None where these are continuous
+    mean: (
+        np.ndarray | None
+    )  # (n,), and the standard deviation, in each dimension of an action; None
+    sd: np.ndarray | None  # where actions are discrete
+    value: Any  # V(s): the discounted sum of rewards that it expects
+    state: np.ndarray  # what it remembers, for the next observation of the same game: (1, n_state)
     observation: np.ndarray  # as the network saw it: normalised, if the agent was trained so
-    action: np.ndarray  # a number or, if actions are continuous, (n,)
-    outputs: np.ndarray  # (n_outputs,), the policy's
-    value: float
-    state: np.ndarray  # (1, n_state), for the next observation of the same game
 
 
 class Agent:
-    """Chooses actions with its weights, which start as zeros. Many threads may use it at once.
+    """Chooses actions with its weights, which start as zeros.
 
-    Each observation goes through the network alone: in a batch, the last bits of its logits could
-    depend on the size of the batch, and so could a sampled action.
+    Many threads may use it at once if each has a generator of its own.
     """
 
-    def __init__(self, subject: Subject, greedy: bool = False) -> None:
+    def __init__(self, subject: Subject, seed: int = 0) -> None:
+        """`seed` is of the generator that draws actions where none is given."""
         self.subject = subject
-        self._greedy = greedy
+        self._generator = np.random.default_rng(seed)
         self.policy = policy_of(subject)
         self._moments: Mapping[str, Moments] = {}
         shapes = network.weight_shapes(subject)
@@ -45,43 +53,110 @@ class Agent:
 
         # What the agent remembers at the start of a game.
         self.first_state = np.zeros((1, network.state_size(subject)), np.float32)
-        specs = [
-            tf.TensorSpec((1, *subject.observation_shape), dtype),
-            tf.TensorSpec(self.first_state.shape, tf.float32),
-        ]
-        traced = tf.function(predict, input_signature=specs, autograph=False)
-        self._predict: Any = traced.get_concrete_function()
+
+        def traced(n: int | None) -> Any:
+            specs = [
+                tf.TensorSpec((n, *subject.observation_shape), dtype),
+                tf.TensorSpec((n, self.first_state.shape[1]), tf.float32),
+            ]
+            function = tf.function(predict, input_signature=specs, autograph=False)
+            return function.get_concrete_function()
+
+        self._predict: Any = traced(1)
+        self._predict_batch = functools.cache(lambda: traced(None))  # most users need none
 
     def take(self, snapshot: Snapshot) -> None:
         """Take a snapshot's weights and moments; ValueError if these are another network's."""
         network.assign(self._weights, snapshot.weights)
         self._moments = snapshot.moments
 
-    def decide(
-        self, observation: np.ndarray, state: np.ndarray, generator: np.random.Generator
+    def act(
+        self,
+        observation: np.ndarray,
+        state: np.ndarray | None = None,
+        greedy: bool = False,
+        generator: np.random.Generator | None = None,
     ) -> Decision:
         """Sample an action from the policy or, if greedy, take the likeliest.
 
-        `state` is that of the last decision in the same game, or `first_state`.
+        `state` is that of the last decision in the same game; None at its start. The observation goes
+        through the network alone: in a batch, the last bits of its logits could depend on the size
+        of the batch, and so could a sampled action.
         """
-        seen = moments.seen(observation[None], self._moments)
-        predictions = self._predict(tf.convert_to_tensor(seen), tf.convert_to_tensor(state))
-        outputs, values, state = (tensor.numpy() for tensor in predictions)
-        if self._greedy:
+        state = self.first_state if state is None else state
+        many = self._decide(self._predict, observation[None], state, greedy, generator)
+        first: list[Any] = [None if part is None else part[0] for part in many]
+        return Decision(*first)._replace(value=float(many.value[0]), state=many.state)
+
+    def act_batch(
+        self,
+        observations: np.ndarray,
+        states: np.ndarray | None = None,
+        greedy: bool = False,
+        generator: np.random.Generator | None = None,
+    ) -> Decision:
+        """Decide on K observations of K games at once; row k of everything is of game k.
+
+        At the start of a game, its row of `states` is 0; None: all games start.
+        """
+        if states is None:
+            states = np.repeat(self.first_state, len(observations), axis=0)
+        return self._decide(self._predict_batch(), observations, states, greedy, generator)
+
+    def _decide(
+        self,
+        predict: Any,
+        observations: np.ndarray,
+        states: np.ndarray,
+        greedy: bool,
+        generator: np.random.Generator | None,
+    ) -> Decision:
+        seen = moments.seen(observations, self._moments)
+        predictions = predict(tf.convert_to_tensor(seen), tf.convert_to_tensor(states))
+        outputs, values, states = (tensor.numpy() for tensor in predictions)
+        if greedy:
             actions = self.policy.likeliest(outputs)
         else:
-            actions = self.policy.sample(outputs, generator)
-        return Decision(seen[0], actions[0], outputs[0], float(values[0]), state)
+            actions = self.policy.sample(outputs, generator or self._generator)
+        probabilities = mean = sd = None
+        if isinstance(self.policy, Categorical):
+            probabilities = self.policy.probabilities(outputs)
+        else:
+            mean, log_sd = self.policy.split(outputs)
+            sd = np.exp(log_sd)
+        return Decision(actions, probabilities, mean, sd, values, states, seen)
+
+    def make_env(
+        self,
+        env_id: str | None = None,
+        seed: int = 0,
+        game: int = 0,
+        see: Callable[[np.ndarray], None] | None = None,
+    ) -> gymnasium.Env:
+        """Make the agent's environment as evaluations have it: whole games, true rewards.
+
+        Its first reset starts game number `game` of this seed. `see` is called with a picture of each
+        frame. An `env_id` like module:Id must be named here, since it runs the module's code.
+        """
+        name = self.subject.env_id
+        if env_id not in (None, name):
+            raise UnusableCheckpoint(f"the agent plays {name}, not {env_id}")
+        if ":" in name and env_id is None:
+            raise UnusableCheckpoint(
+                f"the agent plays {name}, which runs the code of a module: if you trust that, name it"
+            )
+        params = evaluation.params_of(self.subject, seed)
+        return make.make_env(params, evaluation.WORKER, first_game=game, see=see)
 
 
-def load(checkpoint: Checkpoint, greedy: bool = False) -> Agent:
+def load(checkpoint: Checkpoint, seed: int = 0) -> Agent:
     """Return the agent of a checkpoint."""
     try:
         # A file may state any sizes, so nothing of them is made before its weights have them.
         held = {name: array.shape for name, array in checkpoint.snapshot.weights.items()}
         if held != network.weight_shapes(checkpoint.subject):
             raise ValueError("its weights have other names or shapes")
-        agent = Agent(checkpoint.subject, greedy)
+        agent = Agent(checkpoint.subject, seed)
         agent.take(checkpoint.snapshot)
     except (KeyError, ValueError) as error:  # an unknown network, or weights that do not fit it
         what = f"{checkpoint.path}, of network {checkpoint.subject.network!r}"

@@ -12,6 +12,7 @@ alone for the same reason.)
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Generator, Sequence
@@ -60,10 +61,21 @@ class Summary(NamedTuple):
 
 def params_of(subject: Subject, seed: int) -> Params:
     """The settings of an evaluation's environments: whole games, true rewards."""
-    return Params(
+    training = Params(
         env_id=subject.env_id,
+        env_kwargs=taken("env_kwargs", subject.env_kwargs),
+        wrapper=taken("wrapper", subject.wrapper),
+        max_episode_steps=taken("max_episode_steps", subject.max_episode_steps),
         seed=seed,
         preprocessing=taken("preprocessing", subject.preprocessing),
+    )
+    return whole_games(training)
+
+
+def whole_games(params: Params) -> Params:
+    """The settings of an evaluation, instead of a training, with such environments."""
+    return dataclasses.replace(
+        params,
         max_n_noops=MAX_N_NOOPS,
         no_clip_rewards=True,
         no_end_on_life_loss=True,
@@ -76,6 +88,7 @@ def play_game(
     seed: int,
     number: int,
     *,
+    greedy: bool = False,
     stop: StopFlag | None = None,
     watch: Callable[["Decision"], None] = lambda decision: None,
     max_frames: int = MAX_FRAMES,
@@ -90,7 +103,7 @@ def play_game(
     for length in itertools.count(1):
         if stop is not None and stop.is_set():
             return None
-        decision = agent.decide(environment.observations[0, 0], state, generator)
+        decision = agent.act(environment.observations[0, 0], state, greedy, generator)
         state = decision.state
         watch(decision)
         step = environment.step(decision.action[None], slot=0)
@@ -112,6 +125,7 @@ def play(
     stop: StopFlag | None = None,
     timeout_seconds: float = 60.0,
     *,
+    greedy: bool = False,
     watch: Callable[["Decision"], None] = lambda decision: None,
     see: Callable[[np.ndarray], None] | None = None,
     fraction_seen: float = 1.0,
@@ -134,13 +148,15 @@ def play(
     )
     with contextlib.closing(Pool(params, description, WORKER, 1, 1, [number], fleet)) as pool:
         try:
-            return play_game(agent, pool, params.seed, number, stop=stop, watch=watch)
+            return play_game(
+                agent, pool, params.seed, number, greedy=greedy, stop=stop, watch=watch
+            )
         except Stopped:
             return None
 
 
 def play_many(
-    agent: "Agent", params: Params, n_games: int, n_at_once: int
+    agent: "Agent", params: Params, n_games: int, n_at_once: int, greedy: bool = False
 ) -> Generator[Played, None, None]:
     """Play games 0 to n_games - 1 in n_at_once threads; yield each game when it ends."""
     stop = StopFlag()
@@ -148,7 +164,8 @@ def play_many(
         try:
             with kept_from_new_threads():
                 games = [
-                    players.submit(play, agent, params, number, stop) for number in range(n_games)
+                    players.submit(play, agent, params, number, stop, greedy=greedy)
+                    for number in range(n_games)
                 ]
             for game in concurrent.futures.as_completed(games):
                 if (played := game.result()) is not None:

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from a3c.agent.policy import Categorical, policy_of
 from a3c.contract import Subject
 from a3c.play import views
 from a3c.play.agent import Decision
@@ -25,7 +24,7 @@ class Eyes:
     def __init__(
         self, subject: Subject, action_names: Sequence[str] = (), bounds: Bounds | None = None
     ) -> None:
-        self._policy, self._lstm_units = policy_of(subject), subject.lstm_units
+        self._lstm_units = subject.lstm_units
         self._names = action_names or [f"action {i}" for i in range(subject.n_actions)]
         unbounded = np.full(subject.n_actions, np.inf)
         self._bounds = bounds or (-unbounded, unbounded)
@@ -44,14 +43,15 @@ class Eyes:
         n_fit = (END - panel.y - 26) // LEAST_ROW
         n_more = max(0, len(self._names) - n_fit)
         more = f"  ({n_more} more are not shown)" if n_more else ""
-        if isinstance(self._policy, Categorical):
+        if decision.probabilities is not None:
             panel.head("how likely each action is" + more)
-            fractions = list(self._policy.probabilities(decision.outputs))
+            fractions = list(decision.probabilities)
             panel.bars(self._names[:n_fit], fractions[:n_fit], int(decision.action), END)
         else:
             panel.head("each action's mean (blue) ± its sd, and the one taken (orange)" + more)
-            means, log_sds = self._policy.split(decision.outputs)
-            sds, taken = np.exp(log_sds), decision.action
+            means, sds, taken = decision.mean, decision.sd, decision.action
+            assert means is not None
+            assert sds is not None
             axes = self._axes(np.maximum(np.abs(means) + sds, np.abs(taken)))
             panel.spreads(self._names[:n_fit], means, sds, taken, axes, END)
         panel.y = views.HEIGHT - 120

@@ -4,15 +4,22 @@ import contextlib
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from a3c.agent import moments, network
+from a3c.agent.blocks import Receiver
+from a3c.agent.collector import Collector
 from a3c.agent.learner import Learner, LocalNetwork
 from a3c.agent.shared import SharedState
 from a3c.agent.worker import MainThreadLink, Worker
-from a3c.contract import Subject
+from a3c.contract import EnvDescription, Subject, WorkerPosition
 from a3c.envs.pool import Pool
 from a3c.machine import seeding, tensorflow_process
 from a3c.machine.stopping import Stopped, StopSignals, kept_from_new_threads
 from a3c.play.evaluator import Evaluator
+from a3c.run.actor import Setup
+from a3c.run.ray_process import RayProcess
+from a3c.run.remote import RemoteCollector
 from a3c.run.watch import Reports, Run, Watch
 from a3c.settings.params import Params
 from a3c.store.checkpoint import UnusableCheckpoint
@@ -28,8 +35,12 @@ def train(
     folder: RunFolder,
     start: Start,
     signals: StopSignals,
+    remote: tuple[RayProcess, EnvDescription] | None = None,
 ) -> int:
-    """Train until the run has its steps or is stopped; returns the exit status."""
+    """Train until the run has its steps or is stopped; returns the exit status.
+
+    The first workers have these pools, and any others are remote.
+    """
     tensorflow_process.keep_freed_memory()
     with kept_from_new_threads():
         tensorflow_process.start_tensorflow()
@@ -39,6 +50,8 @@ def train(
         workers: list[Worker] = []
         if not signals.stop.is_set():  # tracing takes seconds
             workers = build_workers(run, pools)
+            if remote is not None:
+                workers += build_remote_workers(run, len(pools), *remote)
             with contextlib.suppress(Stopped):
                 for pool in pools:
                     pool.wait_until_ready()
@@ -79,12 +92,41 @@ def build_workers(run: Run, pools: Sequence[Pool]) -> list[Worker]:
     main = MainThreadLink(run.signals.stop, run.reports.put)
     workers = []
     for worker, pool in enumerate(pools):
-        # A new run from a checkpoint draws from a new stream, and does not repeat the first run's
-        # draws. A resumed run continues with the state that was saved.
-        seed, n_updates = params.seed, run.start.counts.updates
-        generator = seeding.generator(seed, seeding.Purpose.ACTIONS, worker=worker, game=n_updates)
-        if run.start.position:
-            generator.bit_generator.state = run.start.position.workers[worker].generator
+        generator = _generator_of(run, worker)
         local = LocalNetwork(shared, learner)
-        workers.append(Worker(worker, shared, local, pool, params, generator, main))
+        collector = Collector(local, pool, params, generator, main.report, main.stop.is_set)
+        workers.append(Worker(worker, shared, collector, params, main))
     return workers
+
+
+def build_remote_workers(
+    run: Run, first: int, ray_process: RayProcess, description: EnvDescription
+) -> list[Worker]:
+    """Make the workers from this number on."""
+    params, shared = run.params, run.shared
+    main = MainThreadLink(run.signals.stop, run.reports.put)
+    n_envs = params.envs_per_worker
+    receiver = Receiver(shared, params.steps_per_update * n_envs)
+    workers = []
+    for number, channel in enumerate(ray_process.channels, start=first):
+        state = _generator_of(run, number).bit_generator.state
+        position = WorkerPosition(state, run.start.first_games(number, n_envs))
+        setup = Setup(params, run.subject, description, number, position)
+        remote = RemoteCollector(
+            setup, receiver, ray_process, channel, main.report, main.stop.is_set
+        )
+        workers.append(Worker(number, shared, remote, params, main))
+    return workers
+
+
+def _generator_of(run: Run, worker: int) -> np.random.Generator:
+    """What draws a worker's actions.
+
+    A new run from a checkpoint draws from a new stream, and does not repeat the first run's draws. A
+    resumed run continues with the state that was saved.
+    """
+    n_updates = run.start.counts.updates
+    generator = seeding.generator(run.params.seed, seeding.Purpose.ACTIONS, worker, game=n_updates)
+    if run.start.position:
+        generator.bit_generator.state = run.start.position.workers[worker].generator
+    return generator

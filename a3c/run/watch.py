@@ -1,7 +1,7 @@
 """The main thread's watch over the workers, from their start to their end.
 
-It never touches a gradient. It takes the workers' reports off a queue, writes a row of figures at
-every wake interval, and saves a checkpoint at every checkpoint interval.
+It never touches a gradient. It takes the workers' reports off a queue, writes rows of figures, the
+first ones soon after the start, and saves a checkpoint at every checkpoint interval.
 """
 
 import collections
@@ -17,14 +17,16 @@ from typing import NamedTuple
 import numpy as np
 
 from a3c.agent import optimizer
+from a3c.agent.collector import EnvRestart
 from a3c.agent.learner import Measurement
 from a3c.agent.shared import SharedState
-from a3c.agent.worker import EnvRestart, Failure, Report, Worker
+from a3c.agent.worker import Failure, RemoteRestart, Report, Worker
 from a3c.contract import Game, Position, Subject
 from a3c.machine import cores
 from a3c.machine.appending import counted, one_line
 from a3c.machine.stopping import StopSignals, kept_from_new_threads
 from a3c.play.evaluator import Evaluated, EvaluationFailed, Evaluator
+from a3c.run.remote import RemoteCollector
 from a3c.settings.params import Params, as_in_json
 from a3c.store import checkpoint, logs
 from a3c.store.resume import GAMES_IN_MEAN, Start
@@ -33,6 +35,7 @@ from a3c.store.run_folder import RunFolder
 # Before Python 3.13, SimpleQueue.get waits for ever if a signal handler outlasts its timeout.
 Reports = queue.Queue[Report | Evaluated | EvaluationFailed]
 BAR_INTERVAL_SECONDS = 0.5
+FIRST_ROW_SECONDS = 2.0
 
 
 class Run(NamedTuple):
@@ -56,13 +59,19 @@ class Watch:
     ) -> None:
         self._params, self._shared, self._log = run.params, run.shared, run.log
         self._run, self._workers, self._evaluator = run, workers, evaluator
+        self._remote = [w.source for w in workers if isinstance(w.source, RemoteCollector)]
+        self._remote_steps = collections.Counter[str]()  # as of the last row, by machine
+        self._n_remote_restarts = self._n_waiting = 0
         self._last_games = collections.deque(run.start.last_games, maxlen=GAMES_IN_MEAN)
         position = run.start.position
         self._n_env_restarts = position.n_env_restarts if position else 0
         self._cpu_seconds_before = position.cpu_seconds if position else 0  # before the resumption
+        self._stop_at = stop_time(run.signals, run.params)
+        self._is_out_of_time = False
         self._is_saved = True  # False if the latest attempt to save failed
         self._measured: dict[str, list[float]] = collections.defaultdict(list)  # since the last row
         self._last_measurement: Measurement | None = None
+        self._traces: set[str] = set()  # the places of tracebacks that were told
         self._failure: Failure | None = None
         self._row_counts, self._row_time = run.shared.counters.read(), time.monotonic()
 
@@ -90,23 +99,31 @@ class Watch:
         if path := self._save():
             self._log.say(f"saved {path}")
         if self._evaluator is not None:
-            self._evaluator.finish(lambda: bool(self._run.signals.received or self._failure))
+            self._evaluator.finish(
+                lambda: bool(self._run.signals.received or self._failure or self._is_out_of_time)
+            )
             self._take_reports(math.inf)
         return self._conclude()
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
-        next_row = time.monotonic() + self._params.manager_wake_interval_seconds
-        next_checkpoint = time.monotonic() + self._params.ckpt_interval_seconds
+        began, interval = time.monotonic(), self._params.log_interval_seconds
+        next_row = began + seconds_to_next_row(0.0, interval)
+        next_checkpoint = began + self._params.ckpt_interval_seconds
         while any(thread.is_alive() for thread in threads):
             self._take_reports(BAR_INTERVAL_SECONDS)
             if self._evaluator is not None:
                 self._evaluator.begin_if_due()
             counts = self._shared.counters.read()
-            self._log.move_bar(counts.steps, counts.games, self._means_of_last()[0])
+            self._log.move_bar(counts.steps, self._games_in_words(counts.games))
             now = time.monotonic()
-            if now >= next_row:
+            # The first update takes seconds, and a row before it would say nothing.
+            is_news = counts.steps > self._row_counts.steps or now >= self._row_time + interval
+            if now >= next_row and is_news:
                 self._write_row()
-                next_row = now + self._params.manager_wake_interval_seconds
+                next_row = now + seconds_to_next_row(now - began, interval)
+            if now >= self._stop_at and not self._is_out_of_time:
+                self._is_out_of_time = True
+                self._run.signals.stop.set()
             if now >= next_checkpoint:
                 self._save()
                 next_checkpoint = time.monotonic() + self._params.ckpt_interval_seconds
@@ -115,7 +132,8 @@ class Watch:
         if self._failure is not None:
             return 1
         n = self._shared.counters.read()
-        ending = "stopped" if self._run.signals.received else "finished"
+        is_stopped = self._run.signals.received or self._is_out_of_time
+        ending = "stopped" if is_stopped else "finished"
         self._log.say(
             f"{ending} at {counted(n.steps, 'step')}, {counted(n.updates, 'update')},"
             f" {counted(n.games, 'game')}"
@@ -136,10 +154,11 @@ class Watch:
                     self._log.game(report)
                 case EnvRestart():
                     self._n_env_restarts += 1
-                    self._log.say(
-                        "restarted an environment process, and dropped its episodes:"
-                        f" {report.why.rstrip()}"
-                    )
+                    words = "restarted an environment process, and dropped its episodes:"
+                    self._log.say(f"{words} {self._told_once(report.why.rstrip())}")
+                case RemoteRestart():
+                    self._n_remote_restarts += 1
+                    self._log.say(f"another takes its place: {report.why}")
                 case Measurement():
                     self._last_measurement = report
                     for name, value in report.scalars.items():
@@ -152,6 +171,15 @@ class Watch:
                 case EvaluationFailed():
                     words = f"the evaluation at {report.n_steps:,} steps failed:"
                     self._log.say(f"{words}\n{report.traceback}".rstrip(), error=True)
+
+    def _told_once(self, why: str) -> str:
+        """Why an environment broke; a traceback through the same lines of code only once."""
+        places = "".join(line for line in why.splitlines() if line.startswith("  File "))
+        if places in self._traces:
+            return ends_of(why)
+        if places:
+            self._traces.add(places)
+        return why
 
     def _report_evaluation(self, evaluated: Evaluated) -> None:
         figures = evaluated.figures
@@ -206,6 +234,13 @@ class Watch:
         """The mean score and the mean length of the last games."""
         return np.mean(self._last_games, axis=0).tolist() if self._last_games else [math.nan] * 2
 
+    def _games_in_words(self, n_games: int) -> str:
+        """Such as: 32 games, last 32: -20.31."""
+        words = counted(n_games, "game")
+        if n := len(self._last_games):
+            words += f", last {n}: {self._means_of_last()[0]:.2f}"
+        return words
+
     def _write_row(self) -> None:
         counts, now = self._shared.counters.read(), time.monotonic()
         lag_mean, lag_max = self._shared.counters.take_policy_lag()
@@ -224,14 +259,17 @@ class Watch:
             "misc/policy_lag_max": lag_max,
             "misc/cpu_hours": self._cpu_seconds() / 3600,
             "misc/env_restarts": self._n_env_restarts,
+            "misc/remote_workers": sum(each.machine is not None for each in self._remote),
+            "misc/remote_restarts": self._n_remote_restarts,
             "rl/episode_reward_mean_100": score,
             "rl/episode_length_mean_100": length,
             "rl/episodes": counts.games,
             "rl/episode_value_mean": self._workers[0].episode_value_mean,
         }
+        self._tell_of_machines(counts.steps, now - self._row_time)
         self._row_counts, self._row_time = counts, now
         self._measured.clear()
-        self._log.figures(figures)
+        self._log.figures(figures, self._games_in_words(counts.games))
         if self._params.detailed_logs and self._last_measurement:
             measured, self._last_measurement = self._last_measurement, None
             arrays = {
@@ -243,12 +281,41 @@ class Watch:
             named = {f"{part}/{name}": a for part in arrays for name, a in arrays[part].items()}
             self._log.histograms(counts.steps, named)
 
+    def _tell_of_machines(self, n_steps: int, seconds: float) -> None:
+        steps = sum((each.steps.copy() for each in self._remote), collections.Counter[str]())
+        new = {name: (n - self._remote_steps[name]) / seconds for name, n in steps.items()}
+        self._remote_steps = steps
+        if new:
+            self._log.machines(n_steps, new)
+        n_waiting = sum(each.machine is None for each in self._remote)
+        if n_waiting != self._n_waiting and not self._run.signals.stop.is_set():
+            self._log.say(f"remote workers that wait for a machine: {n_waiting}")
+            self._n_waiting = n_waiting
+
+
+def stop_time(signals: StopSignals, params: Params) -> float:
+    """When the run stops by itself, by the monotonic clock."""
+    hours = params.stop_after_hours
+    return math.inf if hours is None else signals.began + 3600 * hours
+
+
+def seconds_to_next_row(elapsed: float, interval: float) -> float:
+    """The gap after a row: 2 s, from 10 s on a fifth of the time so far, and at most the interval.
+
+    So a run of a minute has about 15 rows, as one of an hour has curves from its first minute on.
+    """
+    return min(interval, max(FIRST_ROW_SECONDS, elapsed / 5))
+
 
 def in_one_line(error: BaseException) -> str:
     """The error's type with the first and the last line of its text."""
     text = str(error)
     if checked := re.search(r"\w+ not finite", text):  # TensorFlow adds a long text to ours
         return checked[0]
+    return one_line(f"{type(error).__name__}: {ends_of(text)}", 500)
+
+
+def ends_of(text: str) -> str:
+    """The first and the last line of a text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    shown = " … ".join(dict.fromkeys(lines[:1] + lines[-1:]))
-    return one_line(f"{type(error).__name__}: {shown}", 500)
+    return " … ".join(dict.fromkeys(lines[:1] + lines[-1:]))

@@ -6,6 +6,7 @@ It is derived from the knobs in params.py. Parsing has no side effects; a mistak
 import argparse
 import contextlib
 import dataclasses
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,6 +15,7 @@ from a3c.machine.appending import BadInput
 from a3c.settings import config, params
 from a3c.settings.config import PRESETS
 from a3c.settings.params import KNOBS, LR_END, TYPES, ParsedParams, flag, shown, taken
+from a3c.settings.suggestions import nearest
 
 # The flags that are not parameters of a run: group, what stands for a value, help.
 COMMANDS = {
@@ -27,7 +29,20 @@ COMMANDS = {
         *(params.CKPTS, "FOLDER"),
         "continue the run in this folder; docs/flags.md marks the flags that may be changed",
     ),
+    "--resume_or_start": (
+        *(params.CKPTS, None),
+        "continue the run in --log_dir, or start it there; if it is finished, that is a success. So"
+        " the same command can wait in a batch queue several times",
+    ),
 }
+# Beside the package in a clone. A wheel has these commands instead.
+SCRIPTS = {
+    "train.py": "a3c-train",
+    "run_checkpoint.py": "a3c-play",
+    "plot_runs.py": "a3c-plot",
+    "sweep.py": "a3c-sweep",
+}
+IS_CLONE = (pathlib.Path(__file__).resolve().parents[2] / "train.py").is_file()
 FLAGS = {*map(flag, KNOBS), *COMMANDS, "--help", "--version"} - {"env_id"}
 
 
@@ -36,6 +51,7 @@ class Resume(NamedTuple):
 
     folder: str
     given: dict[str, Any]  # the other flags, by name; `resumed` checks them
+    otherwise: ParsedParams | None = None  # what to start where the folder holds no run yet
 
 
 class PrintConfig(NamedTuple):
@@ -44,36 +60,65 @@ class PrintConfig(NamedTuple):
     toml: str
 
 
+def called(script: str) -> list[str]:
+    """How a program of the project is called here, as words of a command."""
+    return ["python3", script] if IS_CLONE else [SCRIPTS[script]]
+
+
 def parse(
-    argv: Sequence[str], tell: Callable[[str], None] = lambda note: None
+    argv: Sequence[str],
+    tell: Callable[[str], None] = lambda note: None,
+    settings_at: Callable[[str], dict[str, Any]] = lambda checkpoint: {},
 ) -> ParsedParams | Resume | PrintConfig:
     """Turn train.py's arguments (without the program's name) into parameters.
 
     `--help` and `--version` print and exit with 0; every mistake raises BadInput. `tell` gets a
-    line about what --config ignores.
+    line about what --config ignores; `settings_at` returns the settings of a checkpoint's run.
     """
     found, unknown = _parser().parse_known_args(argv)
     if unknown:
         word = unknown[0].split("=")[0]
-        raise BadInput(f"unknown argument {word}{config.nearest(word, FLAGS)}")
+        raise BadInput(f"unknown argument {word}{nearest(word, FLAGS)}")
     given = vars(found)
     path, folder = given.pop("config", None), given.pop("resume", None)
-    prints = given.pop("print_config", False)
-    if "env_id" not in given and isinstance(given.get("hidden_units", [0])[-1], str):
-        given["env_id"] = given["hidden_units"].pop()  # a list takes all words that follow it
+    prints, or_starts = given.pop("print_config", False), given.pop("resume_or_start", False)
+    for name, is_id in (("hidden_units", _is_no_number), ("env_kwargs", _is_no_kwarg)):
+        # A list takes all words that follow it.
+        if "env_id" not in given and name in given and is_id(given[name][-1]):
+            given["env_id"] = given[name].pop()
     given = {name: taken(name, value) for name, value in given.items()}
     if folder is not None:
-        if path is not None or prints:
+        if path is not None or prints or or_starts:
             raise BadInput(
-                "--resume continues an old run; --config and --print_config are for new runs"
+                "--resume continues an old run; --config, --print_config and --resume_or_start are"
+                " for new runs"
             )
         params.check_text("--resume", folder)
         return Resume(folder, given)
-    parsed = together({} if path is None else config.read(path, tell), given)
-    if parsed.sources["env_id"] == "config" and ":" in parsed.params.env_id:
-        asked = f"{path} asks for {parsed.params.env_id}, which runs the code of a module"
-        raise BadInput(f"{asked}: if you trust it, name it on the command line too")
-    return PrintConfig(config.to_toml(parsed)) if prints else parsed
+    asked: dict[str, Any] = {}
+    if path is not None:
+        asked = config.read(path, tell)
+    elif "env_id" not in given and given.get("load_ckpt") is not None:
+        asked = settings_at(given["load_ckpt"])
+    parsed = together(asked, given)
+    named = [name for name, source in parsed.sources.items() if source != "config"]
+    if code := config.code_in(dataclasses.asdict(parsed.params), named):
+        told = f"{path or given['load_ckpt']} asks for {' '.join(code.values())}, which may run the code"
+        how = "it" if path else "it, and its settings or their --config,"
+        raise BadInput(f"{told} of a module: if you trust it, name {how} on the command line too")
+    if prints:
+        return PrintConfig(config.to_toml(parsed))
+    return _resume_or_start(parsed) if or_starts else parsed
+
+
+def _resume_or_start(parsed: ParsedParams) -> Resume:
+    """The command to continue the run in --log_dir, if it has the settings that were asked for."""
+    folder = parsed.params.log_dir
+    if folder is None:
+        raise BadInput("--resume_or_start needs --log_dir, the folder of the run")
+    names = [name for name, source in parsed.sources.items() if source in params.ASKED]
+    given = {name: getattr(parsed.params, name) for name in names if name != "log_dir"}
+    return Resume(folder, given, parsed)
 
 
 def _number(text: str) -> int | float | str:
@@ -82,6 +127,14 @@ def _number(text: str) -> int | float | str:
         with contextlib.suppress(ValueError):
             return number(text)
     return text
+
+
+def _is_no_number(word: int | float | str) -> bool:
+    return isinstance(word, str)
+
+
+def _is_no_kwarg(word: str) -> bool:
+    return "=" not in word and word != params.NONE
 
 
 def together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
@@ -106,19 +159,24 @@ def together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
     return ParsedParams(found, sources | dict.fromkeys(derived, "derived"))
 
 
-def resumed(saved: ParsedParams, given: dict[str, Any]) -> ParsedParams:
+def resumed(saved: ParsedParams, given: dict[str, Any], folder: str = "FOLDER") -> ParsedParams:
     """The parameters of a run that continues; BadInput if a given one would change its training.
 
     The schedule's end stays, unless --n_steps goes past it: then a new end must be given.
     """
     values = dataclasses.asdict(saved.params)
     changed = {name: value for name, value in given.items() if value != values[name]}
+    if given.get("network", "") is None:  # whichever fits, as the run has it
+        changed.pop("network", None)
     end, n_steps = values[LR_END], changed.get("n_steps", values["n_steps"])
     is_past_end = end is not None and n_steps > end
     free = [name for name, knob in KNOBS.items() if knob.anew] + [LR_END] * is_past_end
     if kept := next((name for name in changed if name not in free), None):
         was = f"{flag(kept)} is {shown(values[kept])} in the run, and --resume cannot change it"
-        raise BadInput(f"{was}; it can change {', '.join(map(flag, free))}")
+        instead = f"; a new run from its checkpoint can: --load_ckpt {folder} instead of --resume"
+        if kept not in params.OF_SUBJECT | {"preset"}:
+            was += instead
+        raise BadInput(f"{was}. --resume can change {', '.join(map(flag, free))}")
     if is_past_end and LR_END not in changed:
         given_steps = f"--n_steps {n_steps} goes past the end of the learning rate's schedule"
         raise BadInput(f"{given_steps}, --{LR_END} {end}: give a new end as well")
@@ -135,14 +193,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
+    program = " ".join(called("train.py"))
     parser = Parser(
-        usage="python3 train.py [flags] env_id, or python3 train.py --resume FOLDER [flags]",
+        usage=f"{program} [flags] env_id, or {program} --resume FOLDER [flags], or"
+        f" {program} --load_ckpt FOLDER [flags]",
         description="Train A3C. The brackets show the default, the presets that differ from it, the"
         f" unit, and where the flag is from. The value {params.NONE} unsets a flag.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("--version", action="version", version=f"train.py {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"{called('train.py')[-1]} {__version__}"
+    )
     groups: dict[str, Any] = {}
     for name, knob in KNOBS.items():
         if knob.group not in groups:
@@ -160,14 +222,15 @@ def _parser() -> argparse.ArgumentParser:
             if knob.choices:
                 metavar = "{" + ",".join(knob.choices) + "}"
             read = str if kind is str else _number
+            if name == "env_kwargs":
+                read, metavar = str, "NAME=VALUE"
             n_values: Any = {"nargs": "+"} if kind is tuple else {}
             add(flag(name), metavar=metavar, type=read, help=_help(name), **n_values)
     for name, (group, value, help) in COMMANDS.items():
         takes: Any = {"metavar": value} if value else {"action": "store_true"}
         groups[group].add_argument(name, help=help, **takes)
-    # The flag's name in an earlier OCD A3C.
-    old: Any = {"dest": "manager_wake_interval_seconds", "type": _number, "help": argparse.SUPPRESS}
-    parser.add_argument("--wake_interval_seconds", **old)
+    for before, name in params.RENAMED.items():
+        parser.add_argument(flag(before), dest=name, type=_number, help=argparse.SUPPRESS)
     return parser
 
 

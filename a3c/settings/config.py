@@ -4,11 +4,10 @@ A file of settings is TOML with flags by name; the args.json of a run stands for
 that run. Reading one runs no code. A file that cannot be used is a `BadInput`.
 """
 
-import difflib
 import json
 import pathlib
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from a3c.machine.appending import BadInput, one_line
@@ -19,12 +18,18 @@ from a3c.settings.params import (
     NONE,
     PRESET_FILES,
     ParsedParams,
+    by_todays_names,
     check_text,
+    flag,
+    shown,
     taken,
 )
+from a3c.settings.suggestions import nearest
 
 # Another run has its own folder, its own start and its own share of the machine.
-OF_ONE_RUN = {"log_dir", "run_name", "load_ckpt", "cores"}
+OF_ONE_RUN = {"log_dir", "run_name", "load_ckpt", "cores", "ray", "remote_workers"}
+# Settings that may name code to import, as module:Name; some environments take arguments that do.
+OF_CODE = ("env_id", "wrapper", "env_kwargs")
 
 
 def read(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -43,9 +48,9 @@ def read(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
         record = json.loads(text)
         if not isinstance(record, dict) or not isinstance(record.get("params"), dict):
             raise BadInput('it is not the record of a run: it has no "params"')
-        if unknown := [name for name in record["params"] if name not in KNOBS]:
+        if unknown := [name for name in by_todays_names(record["params"]) if name not in KNOBS]:
             tell(one_line(f"{file}: ignored unknown flags: {', '.join(unknown)}", 500))
-        return _asked_of(record)
+        return of_record(record)
     except OSError as error:
         takes = "--config takes a TOML file, a run folder or its args.json"
         raise BadInput(f"cannot read {file}: {error.strerror}; {takes}") from None
@@ -56,29 +61,39 @@ def read(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
 def to_toml(parsed: ParsedParams) -> str:
     """A file of settings with what was asked for; it gives the same parameters again."""
     asked = [name for name, source in parsed.sources.items() if source in ASKED]
-    values = {name: getattr(parsed.params, name) for name in asked}
+    return as_toml({name: getattr(parsed.params, name) for name in asked})
+
+
+def as_toml(values: Mapping[str, Any]) -> str:
+    """Settings as a file for --config."""
     # JSON writes numbers, texts and booleans as TOML does.
     texts = {n: json.dumps(NONE if v is None else v, ensure_ascii=False) for n, v in values.items()}
     return "".join(f"{name} = {text}\n" for name, text in texts.items())
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint at the most similar of the names, if one is similar."""
-    near = difflib.get_close_matches(name[:100], sorted(names), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def code_in(values: Mapping[str, Any], named: Container[str]) -> dict[str, str]:
+    """Of settings from a file, those that may import code, as words of a command line, by name.
+
+    `named` are the settings that the user named, too. All must be, so that nobody runs a stranger's
+    code by accident.
+    """
+    texts = {name: shown(values[name]) for name in OF_CODE if name not in named}
+    flags = {name: f"{flag(name)} {text}" for name, text in texts.items() if ":" in text}
+    return {name: words.removeprefix("env_id ") for name, words in flags.items()}
 
 
 def _of_toml(text: str) -> dict[str, Any]:
-    values = tomllib.loads(text)
+    values = by_todays_names(tomllib.loads(text))
     for name in values:
         if name not in KNOBS:
             raise BadInput(f"unknown setting {name}{nearest(name, KNOBS)}")
     return {name: taken(name, value) for name, value in values.items()}
 
 
-def _asked_of(record: dict[str, Any]) -> dict[str, Any]:
+def of_record(record: dict[str, Any]) -> dict[str, Any]:
     """What a run was asked for by name, and those of its defaults that are not today's."""
-    values, sources = record["params"], dict(record.get("sources", {}))
+    values = by_todays_names(record["params"])
+    sources = by_todays_names(dict(record.get("sources", {})))
     preset = taken("preset", values.get("preset", KNOBS["preset"].default))
     ours = {name: knob.default for name, knob in KNOBS.items()} | PRESETS[preset]
     # These follow from other values unless somebody names them; records before 2026-11-25 do not

@@ -9,9 +9,10 @@ import dataclasses
 import pathlib
 import re
 import typing
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from a3c.machine import cores
+from a3c.machine import cluster, cores
 from a3c.machine.appending import BadInput
 
 PRESET_FILES = sorted(pathlib.Path(__file__).parent.glob("presets/*.toml"))
@@ -19,8 +20,17 @@ MAX_ENVS = 1024  # each may be a process of its own
 ASKED = ("config", "command line")  # the sources of what somebody asked for by name
 NONE = "none"  # unsets a flag, on the command line and in files
 LR_END = "lr_decay_to_zero_by_n_steps"
-# Flags for images that ask for what vectors get anyway.
-_AS_VECTORS_ARE = ("no_clip_rewards", "no_end_on_life_loss")
+# Flags that had another name before: commands, files of settings and records may still use it.
+RENAMED = dict.fromkeys(
+    ["wake_interval_seconds", "manager_wake_interval_seconds"], "log_interval_seconds"
+)
+# What a checkpoint's network is made for: no run with another value can start from it.
+OF_SUBJECT = {
+    *("env_id", "preprocessing", "network", "hidden_units", "activation", "lstm_units"),
+    "policy_sd",
+}
+# Flags for Atari that ask for what other environments get anyway.
+_AS_OTHERS_ARE = ("no_clip_rewards", "no_end_on_life_loss")
 # Control characters, and surrogates except those that stand for a path's bytes that are not UTF-8.
 _NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]")
 
@@ -32,7 +42,8 @@ RUN = "the run"
 UPDATE = "the update"
 OPTIMIZER = "the optimizer"
 NETWORK = "the network"
-IMAGES = "image observations (vector observations use none of these)"
+ENVIRONMENT = "the environment"
+ATARI = "Atari games (other environments use none of these)"
 VECTORS = "vector observations (images use none of these)"
 CONTINUOUS = "continuous actions (discrete actions use none of these)"
 CKPTS = "checkpoints"
@@ -93,10 +104,34 @@ class Params:
         RUN, None, "cores", OURS,
         "how many cores to use, such as 4, or which, such as 0-3 or 0,2-3; none: all allowed ones",
         anew=True)
+    ray: str | None = _knob(
+        RUN, None, "", OURS,
+        "have workers on other machines: auto or HOST:PORT is the address of a Ray cluster, local starts"
+        " Ray on this machine alone, to try it out", anew=True)
+    remote_workers: int | None = _knob(
+        RUN, None, "workers", OURS,
+        "with --ray, at most so many workers are remote; none: all but worker 0, which always stays here",
+        within=(1, MAX_ENVS), anew=True)
+    stop_after_hours: float | None = _knob(
+        RUN, None, "hours", OURS,
+        "stop and save so many hours after this start, with exit status 0; for batch queues with a"
+        " limit of time", within=(0.001, 1e6), anew=True)
     seed: int = _knob(
         RUN, 0, "", OCD, "seed of all random draws", within=(0, 2**32 - 1), changes_training=False)
     no_xla: bool = _knob(
         RUN, False, "", OURS, "do not use XLA to choose actions; --debug implies this")
+
+    env_kwargs: tuple[str, ...] = _knob(
+        ENVIRONMENT, (), "", OURS,
+        "arguments of the environment, such as map_name=8x8 is_slippery=false; a value is true, false, none,"
+        " a number, a list or table as in JSON, or else a text")
+    wrapper: str | None = _knob(
+        ENVIRONMENT, None, "", OURS,
+        "a wrapper around the environment, module:Wrapper, or several with commas, the innermost first;"
+        " the module is imported, which runs its code")
+    max_episode_steps: int | None = _knob(
+        ENVIRONMENT, None, "agent steps", OURS,
+        "time limit of an episode, not for Atari; none: the environment's own", within=(1, 10**9))
 
     steps_per_update: int = _knob(
         UPDATE, 5, "agent steps of each environment", "paper §8",
@@ -150,16 +185,16 @@ class Params:
         " the policy and one for the value; 0: none", within=(0, 4096))
 
     preprocessing: str = _knob(
-        IMAGES, "generic", "", OCD,
-        "generic works for every Atari game; pong is OCD A3C's own preprocessing for Pong",
+        ATARI, "generic", "", OCD,
+        "generic works for every game; pong is OCD A3C's own preprocessing for Pong",
         choices=("generic", "pong"))
     max_n_noops: int = _knob(
-        IMAGES, 30, "emulator frames", OCD,
+        ATARI, 30, "emulator frames", OCD,
         "each game starts with a random number of no-ops, from 0 to this", within=(0, 10_000))
     no_clip_rewards: bool = _knob(
-        IMAGES, False, "", OURS, "train on true rewards; do not clip them to -1 ... 1")
+        ATARI, False, "", OURS, "train on true rewards; do not clip them to -1 ... 1")
     no_end_on_life_loss: bool = _knob(
-        IMAGES, False, "", OURS, "do not end an episode when a life is lost")
+        ATARI, False, "", OURS, "do not end an episode when a life is lost")
 
     hidden_units: tuple[int, ...] = _knob(
         VECTORS, (64, 64), "units", f"{OURS}; paper §9",
@@ -174,9 +209,6 @@ class Params:
     scale_rewards: bool = _knob(
         VECTORS, False, "", OURS,
         "divide rewards by the standard deviation of the discounted sum of rewards so far")
-    max_episode_steps: int | None = _knob(
-        VECTORS, None, "agent steps", OURS,
-        "time limit of an episode; none: the environment's own", within=(1, 10**9))
 
     policy_sd: str = _knob(
         CONTINUOUS, "per_dimension", "", f"{OURS}; paper §9",
@@ -202,15 +234,16 @@ class Params:
     eval_episodes: int = _knob(
         EVALUATION, 10, "games", OURS, "games per evaluation", within=(1, 10_000), anew=True)
 
-    manager_wake_interval_seconds: float = _knob(
-        LOGS, 60.0, "seconds", OCD, "time between two rows of progress.csv", within=(0.01, 1e9),
-        anew=True)
+    log_interval_seconds: float = _knob(
+        LOGS, 60.0, "seconds", OCD,
+        "longest time between two rows of figures, in progress.csv and TensorBoard; the first ones"
+        " come every 2 seconds", within=(0.01, 1e9), anew=True)
     log_dir: str | None = _knob(
         LOGS, None, "", OCD, "the run folder; it must be new or empty", changes_training=False)
     run_name: str | None = _knob(
         LOGS, None, "", OCD,
-        "name the run folder runs/<run_name>_<git revision>; by default, environment, time, git"
-        " revision and seed make its name", changes_training=False)
+        "name the run folder runs/<run_name>_<git revision>; by default, its name has the environment,"
+        " the preset, the settings that differ from it, the seed and the time", changes_training=False)
     debug: bool = _knob(
         LOGS, False, "", OCD,
         "write all input tensors of the network to stderr; needs one worker with one environment",
@@ -235,10 +268,15 @@ class ParsedParams(NamedTuple):
 
 KNOBS: dict[str, Knob] = {f.name: f.metadata["knob"] for f in dataclasses.fields(Params)}
 TYPES: dict[str, tuple[type, ...]] = {
-    name: (tuple,) if hint == tuple[int, ...] else typing.get_args(hint) or (hint,)
+    name: (tuple,) if typing.get_origin(hint) is tuple else typing.get_args(hint) or (hint,)
     for name, hint in typing.get_type_hints(Params).items()
 }
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
+
+
+def by_todays_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, or what is known of them, by the names that their flags have now."""
+    return {RENAMED.get(name, name): value for name, value in values.items()}
 
 
 def flag(name: str) -> str:
@@ -255,7 +293,7 @@ def taken(name: str, value: Any) -> Any:
     if value == NONE and {type(None), bool} & {*types}:
         return None if type(None) in types else False
     if types == (tuple,):
-        return _taken_list(name, value)
+        return _taken_kwargs(value) if name == "env_kwargs" else _taken_list(name, value)
     if type(value) in (int, float):
         # A larger number could not be converted, nor printed in a message.
         if not abs(value) < 10**18:
@@ -292,10 +330,28 @@ def _taken_list(name: str, value: Any) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def _taken_kwargs(value: Any) -> tuple[str, ...]:
+    texts = value if isinstance(value, list | tuple) else [value]
+    if list(texts) == [NONE]:
+        return ()
+    for text in texts:
+        name, has_value, _ = str(text).partition("=")
+        if not (isinstance(text, str) and has_value and name.isidentifier()):
+            raise BadInput(f"--env_kwargs must be name=value, such as size=8, not {text!r:.100}")
+        check_text("--env_kwargs", text)
+    return tuple(texts)
+
+
 def check(params: Params) -> None:
     """Raise BadInput where allowed values contradict each other."""
     cores.parse(params.cores)
     p, end = params, params.lr_decay_to_zero_by_n_steps
+    if p.ray not in (None, "local", "auto"):
+        cluster.check_form(p.ray)
+    if p.ray is None and p.remote_workers is not None:
+        raise BadInput(f"--remote_workers {p.remote_workers} needs --ray")
+    if p.ray is not None and p.n_workers == 1:
+        raise BadInput("--ray needs --n_workers 2 at least, because worker 0 stays here")
     if p.log_dir is not None and p.run_name is not None:
         raise BadInput("--log_dir and --run_name both name the run folder: give one of them")
     if p.run_name is not None and ("/" in p.run_name or not p.run_name.isprintable()):
@@ -322,7 +378,9 @@ def check_text(shown: str, text: str) -> None:
         raise BadInput(f"{shown} {text!r} contains control characters or broken ones")
 
 
-def resolve(parsed: ParsedParams, kind: str, is_continuous: bool = False) -> ParsedParams:
+def resolve(
+    parsed: ParsedParams, kind: str, is_continuous: bool = False, is_atari: bool = False
+) -> ParsedParams:
     """Choose the network for observations of a kind, which is "image" or "vector".
 
     A flag that somebody asked for and that this environment has no use for is a BadInput. If a preset
@@ -339,18 +397,22 @@ def resolve(parsed: ParsedParams, kind: str, is_continuous: bool = False) -> Par
         fitting = "nature or small" if network == "mlp" else "mlp"
         given = f"--network {network} does not fit the {kind} observations of {params.env_id}"
         raise BadInput(f"{given}: use {fitting}")
-    without_use = {IMAGES: f"is for images, but {params.env_id} gives vectors"}
+    without_use = {}
+    if not is_atari:
+        without_use[ATARI] = f"is for Atari games, but {params.env_id} is none"
     if kind == "image":
-        without_use = {VECTORS: f"is for vectors, but {params.env_id} gives images"}
+        without_use[VECTORS] = f"is for vectors, but {params.env_id} gives images"
     if not is_continuous:
         without_use[CONTINUOUS] = (
             f"is for continuous actions, but {params.env_id} has discrete ones"
         )
     for name, knob in KNOBS.items():
-        is_asked = sources[name] in ASKED and name not in _AS_VECTORS_ARE
+        is_asked = sources[name] in ASKED and name not in _AS_OTHERS_ARE
         # A flag that is off asks for nothing.
         if knob.group in without_use and is_asked and getattr(params, name):
             raise BadInput(f"--{name} {without_use[knob.group]}")
+    if is_atari and params.max_episode_steps and sources["max_episode_steps"] in ASKED:
+        raise BadInput("--max_episode_steps is not for Atari, whose emulator counts frames")
     return ParsedParams(dataclasses.replace(params, network=network), sources)
 
 
@@ -358,6 +420,13 @@ def kept_moments(params: Params) -> list[str]:
     """Of what a run with these resolved parameters keeps a running mean and variance."""
     kept = {"observations": params.normalize_observations, "returns": params.scale_rewards}
     return [name for name, is_kept in kept.items() if is_kept and params.network == "mlp"]
+
+
+def n_remote_workers(params: Params) -> int:
+    """How many workers are remote: the last ones."""
+    if params.ray is None:
+        return 0
+    return min(params.n_workers - 1, params.remote_workers or params.n_workers)
 
 
 def as_in_json(params: Params) -> dict[str, Any]:
@@ -377,7 +446,7 @@ def from_json(content: Any) -> ParsedParams:
     A flag without a value and a source is younger than the file, and ran with its default.
     """
     try:
-        values, sources = dict(content["params"]), dict(content["sources"])
+        values, sources = (by_todays_names(dict(content[key])) for key in ("params", "sources"))
         if unknown := sorted(values.keys() - KNOBS.keys()):
             raise BadInput(f"another revision wrote it: this one has no flag --{unknown[0]}")
         params = Params(**{name: taken(name, value) for name, value in values.items()})
@@ -391,9 +460,11 @@ def from_json(content: Any) -> ParsedParams:
 
 def shown(value: Any) -> str:
     """A value in a short form that people read easily: 1e-4, 10_000_000, off."""
-    if value is None or isinstance(value, bool):
-        return {None: "none", False: "off", True: "on"}[value]
-    if isinstance(value, tuple):
+    if value is None or value == () or value == []:
+        return NONE
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple | list):
         return " ".join(map(str, value))
     if isinstance(value, float):
         if 0 < value < 1e-2 or value >= 1e6:

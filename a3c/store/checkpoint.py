@@ -26,6 +26,7 @@ import safetensors.numpy
 
 from a3c.contract import Counts, Moments, Position, Snapshot, Subject, WorkerPosition
 from a3c.machine.appending import one_line, write_atomically
+from a3c.settings.config import OF_ONE_RUN
 
 FORMAT_VERSION = 3
 READABLE_VERSIONS = (2, 3)
@@ -36,6 +37,8 @@ _ADDED_IN_3 = {
     "activation": "tanh",
     "lstm_units": 0,
 }
+# What a subject of version 3 may lack.
+_ADDED_LATER: dict[str, Any] = {"env_kwargs": [], "wrapper": None, "max_episode_steps": None}
 KEY = "a3c"  # of the JSON in the file's metadata
 SUFFIX = ".safetensors"
 _NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})" + re.escape(SUFFIX))
@@ -75,7 +78,7 @@ class Checkpoint(NamedTuple):
         """Raise, naming both values, unless the checkpoint was made for this subject."""
         for name, wanted in subject._asdict().items():
             saved = getattr(self.subject, name)
-            if saved != wanted:
+            if saved != wanted and name not in _ADDED_LATER:
                 raise UnusableCheckpoint(
                     f"{self.path} was made with {name.replace('_', ' ')} {saved!r},"
                     f" this run has {wanted!r}"
@@ -115,6 +118,14 @@ def write(checkpoint: Checkpoint) -> None:
     content["checksum"] = _checksum(content, tensors)
     data = safetensors.numpy.save(tensors, {KEY: json.dumps(content)})
     write_atomically(checkpoint.path, data)
+
+
+def write_agent(saved: Checkpoint, folder: pathlib.Path) -> None:
+    """Write the weights alone, which is enough to play, and no path of the machine."""
+    snapshot = saved.snapshot._replace(mean_squares={})
+    params = {name: value for name, value in saved.params.items() if name not in OF_ONE_RUN}
+    path = folder / saved.path.name
+    write(saved._replace(path=path, params=params, snapshot=snapshot, position=None))
 
 
 def read(path: pathlib.Path) -> Checkpoint:
@@ -170,8 +181,9 @@ def _checked(
     path: pathlib.Path, content: dict[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> Checkpoint:
     """The checkpoint that a file holds; ValueError where `write` cannot have written it."""
-    if content["format_version"] == 2 and isinstance(content.get("subject"), dict):
-        content["subject"] = _ADDED_IN_3 | content["subject"]
+    if isinstance(content.get("subject"), dict):
+        added = _ADDED_LATER | (_ADDED_IN_3 if content["format_version"] == 2 else {})
+        content["subject"] = added | content["subject"]
     for name, form in _FORMS.items():
         if name not in content or not _has_form(content[name], form):
             raise ValueError(f"its {name} is missing or of the wrong type")
@@ -196,6 +208,7 @@ def _checked(
         subject._replace(
             observation_shape=tuple(subject.observation_shape),
             hidden_units=tuple(subject.hidden_units),
+            env_kwargs=tuple(subject.env_kwargs),
         ),
         content["params"],
         Snapshot(
@@ -248,6 +261,9 @@ _FORMS: dict[str, Any] = {
         "hidden_units": [_COUNT[1:]],
         "activation": ("tanh", "relu"),
         "lstm_units": _COUNT,
+        "env_kwargs": [str],
+        "wrapper": (None, str),
+        "max_episode_steps": (None, _COUNT[1:]),
     },
     "params": dict,
     "counts": dict.fromkeys(Counts._fields, _COUNT),

@@ -15,7 +15,8 @@ import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
-from tensorboard.plugins.histogram import summary_v2
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
 from a3c.machine.appending import Appender
 
@@ -49,7 +50,11 @@ class Events:
 
     def histograms(self, n_steps: int, arrays: Mapping[str, np.ndarray]) -> None:
         for name, array in arrays.items():
-            self._write(n_steps, summary_v2.histogram_pb(name, array))
+            self._write(n_steps, histogram_pb(name, array))
+
+    def settings(self, values: Mapping[str, bool | int | float | str]) -> None:
+        """What the tab of hyperparameters shows beside the run's scalars."""
+        self._write(0, hparams_pb(values))
 
     def close(self) -> None:
         """Write what still waits, if there is room, and close the file."""

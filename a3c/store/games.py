@@ -34,6 +34,7 @@ class Games(NamedTuple):
     scores: np.ndarray
     steps: np.ndarray  # of the run when each game ended; in units of `l` for files of others
     seconds: np.ndarray  # never falling
+    lengths: np.ndarray  # `l`: of ours, decisions of the agent
 
 
 def parse_monitor(text: str) -> MonitorFile:
@@ -85,13 +86,15 @@ def parse_game(line: str, n_columns: int) -> tuple[float, ...] | None:
 def merge(files: Sequence[MonitorFile]) -> Games:
     """The games of one file with steps, or of files of one environment each."""
     if len(files) == 1 and files[0].has_steps:
-        scores, _, seconds, steps = files[0].rows[np.argsort(files[0].rows[:, 3], kind="stable")].T
+        scores, lengths, seconds, steps = (
+            files[0].rows[np.argsort(files[0].rows[:, 3], kind="stable")].T
+        )
         # A game may have ended a moment after another that counted later.
-        return Games(scores, steps, np.maximum.accumulate(seconds))
+        return Games(scores, steps, np.maximum.accumulate(seconds), lengths)
     first = min((file.t_start for file in files if file.t_start is not None), default=0.0)
     starts = [0.0 if file.t_start is None else file.t_start - first for file in files]
     rows = np.concatenate(
         [file.rows + np.array([0.0, 0.0, start]) for start, file in zip(starts, files, strict=True)]
     )
     scores, lengths, seconds = rows[np.argsort(rows[:, 2], kind="stable")].T
-    return Games(scores, np.cumsum(lengths), seconds)
+    return Games(scores, np.cumsum(lengths), seconds, lengths)

@@ -24,8 +24,8 @@ import numpy as np
 from tqdm import tqdm
 
 from a3c.contract import Game
-from a3c.machine.appending import Appender, counted, survive_loss_of
-from a3c.settings.params import Params
+from a3c.machine.appending import Appender, survive_loss_of
+from a3c.settings.params import KNOBS, Params, shown
 from a3c.store.events import Events
 from a3c.store.resume import Start
 from a3c.store.run_folder import EVALUATIONS, GAMES, LOG, PROGRESS, RunFolder
@@ -43,6 +43,8 @@ FIGURES = (
     "misc/policy_lag_max",
     "misc/cpu_hours",  # of all processes on all cores, since the run's first start
     "misc/env_restarts",  # how often a worker got a new environment process
+    "misc/remote_workers",  # at work at this moment
+    "misc/remote_restarts",  # how often a remote worker was lost since this start
     "rl/episode_reward_mean_100",  # this and the next two are of whole games, as Score counts them
     "rl/episode_length_mean_100",
     "rl/episodes",
@@ -54,6 +56,13 @@ FIGURES = (
     *("loss/grads_norm_policy", "loss/grads_norm_value", "loss/grads_norm_combined"),
     "loss/grads_norm_combined_clipped",
 )
+
+
+def shown_settings(params: Params) -> dict[str, float | str]:
+    """What TensorBoard shows of the settings: the seed, the steps, and what changes training."""
+    names = [name for name in KNOBS if KNOBS[name].changes_training or name in ("n_steps", "seed")]
+    values = {name: getattr(params, name) for name in names}
+    return {n: v if isinstance(v, bool | int | float) else shown(v) for n, v in values.items()}
 
 
 def _columns_of(path: pathlib.Path) -> Sequence[str]:
@@ -76,6 +85,7 @@ class RunLog:
         path, n_steps_done = folder.path, start.counts.steps
         self._folder, self._t_start = folder, start.t_start
         self._events = Events(path, n_steps_done if start.is_resumed else None)
+        self._events.settings(shown_settings(params))
         self._columns = _columns_of(path / PROGRESS)
         head = json.dumps({"t_start": start.t_start, "env_id": params.env_id})
         self._files = {  # those that a resumed run is cut back to
@@ -129,11 +139,11 @@ class RunLog:
         for file in self._files.values():
             file.sync()
 
-    def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
+    def move_bar(self, n_steps: int, games: str) -> None:
+        """Show on the console how far the run is; `games` says it of its games."""
         if not self._bar.disable:
             with survive_loss_of(self._console):
-                postfix = f"{counted(n_games, 'game')}, last 100: {mean_100:.1f}"
-                self._bar.set_postfix_str(postfix, refresh=False)
+                self._bar.set_postfix_str(games, refresh=False)
                 self._bar.update(n_steps - self._bar.n)
 
     def game(self, game: Game) -> None:
@@ -144,8 +154,11 @@ class RunLog:
         scalars = {"rl/episode_reward_sum": game.score, "rl/episode_length_steps": game.length}
         self._events.scalars(game.step, scalars)
 
-    def figures(self, figures: Mapping[str, float]) -> None:
-        """One row of progress.csv, and TensorBoard, which leaves out unknown figures (NaN)."""
+    def figures(self, figures: Mapping[str, float], games: str) -> None:
+        """One row of progress.csv, and TensorBoard, which leaves out unknown figures (NaN).
+
+        Where there is no bar, the console gets a line; `games` is its end.
+        """
         row = _csv_line([figures.get(name, math.nan) for name in self._columns])
         self._write(PROGRESS, self._files[PROGRESS], row)
         known = {name: figures[name] for name in FIGURES if not math.isnan(figures[name])}
@@ -154,10 +167,13 @@ class RunLog:
         if self._bar.disable:
             self.say(
                 f"{figures['misc/steps']:,.0f} steps  "
-                f"{figures['misc/steps_per_second']:.0f} steps/s  "
-                f"{counted(figures['rl/episodes'], 'game')}  "
-                f"last 100: {figures['rl/episode_reward_mean_100']:.2f}"
+                f"{figures['misc/steps_per_second']:.0f} steps/s  {games}"
             )
+
+    def machines(self, n_steps: int, steps_per_second: Mapping[str, float]) -> None:
+        """TensorBoard only, because tables have a fixed number of columns."""
+        named = {f"machines/{name}/steps_per_second": x for name, x in steps_per_second.items()}
+        self._events.scalars(n_steps, named)
 
     def evaluation(self, n_steps: int, figures: Mapping[str, float]) -> None:
         """One row of evaluations.csv, which begins with its first row, and TensorBoard."""

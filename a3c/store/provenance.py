@@ -12,6 +12,7 @@ import subprocess
 from a3c.machine import cores
 
 CODE = pathlib.Path(__file__).resolve().parents[2]
+INSTALLED = ("site-packages", "dist-packages")  # where pip puts packages
 _GIT_SECONDS = 5.0
 # Limits, so that a virtual environment that git does not ignore cannot fill git.txt.
 _MAX_UNTRACKED_FILES = 50
@@ -20,6 +21,8 @@ _MAX_UNTRACKED_BYTES = 100_000
 
 def git(code: pathlib.Path, *args: str) -> str | None:
     """The output of a git command in the folder of the code; None where it fails or hangs."""
+    if code.name in INSTALLED:
+        return None  # a repository around it is somebody else's
     # Where a git hook runs us, these variables point at another repository.
     pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
     env = {name: value for name, value in os.environ.items() if name not in pointers}
@@ -64,10 +67,10 @@ def git_state(code: pathlib.Path) -> str:
 
 
 def digest_of(code: pathlib.Path) -> str:
-    """A digest of the sources that train, committed or not."""
+    """A digest of the package's sources, committed or not; a wheel of them has the same."""
     digest = hashlib.sha256()
     sources = [path for form in ("py", "toml") for path in code.glob(f"a3c/**/*.{form}")]
-    for path in [*sorted(sources), code / "train.py"]:
+    for path in sorted(sources):
         with contextlib.suppress(OSError):
             data = path.read_bytes()
             digest.update(f"{path.relative_to(code)} {len(data)}\n".encode() + data)

@@ -118,7 +118,7 @@ def read_run(path: pathlib.Path) -> Run:
     env_ids = sorted({file.env_id for file in files if file.env_id})
     if len(env_ids) > 1:
         raise BadInput(f"{path} has games of several environments: {', '.join(env_ids)}")
-    games = merge(files) if files else Games(*np.zeros((3, 0)))
+    games = merge(files) if files else Games(*np.zeros((4, 0)))
     env_id = env_ids[0] if env_ids else ""
     # These ids have no sticky actions; other environments may be made with any.
     sticky = 0.0 if env_id.endswith("NoFrameskip-v4") else None
@@ -129,22 +129,22 @@ def read_run(path: pathlib.Path) -> Run:
     if len(games.scores) and not has_steps:
         words.append(f"{path} does not say at which steps its games ended: l is added up from 0")
     recorded = environment.get("sticky_actions")
-    is_vector = environment.get("kind", settings.get("network")) in ("vector", "mlp")
+    is_image = environment.get("kind", settings.get("network")) not in ("vector", "mlp")
     return Run(
         path,
         one_line(settings["env_id"], 100),
         games,
         1.0,  # l counts decisions
-        1 if is_vector else FRAME_SKIP,
+        FRAME_SKIP if environment.get("is_atari", is_image) else 1,
         recorded if isinstance(recorded, float | int) else sticky,
         settings,
         words,
     )
 
 
-def read_progress(folder: pathlib.Path) -> Progress:
-    """A run's progress.csv, plain or zipped."""
-    plain, zipped = folder / PROGRESS, folder / f"{PROGRESS}.gz"
+def read_progress(folder: pathlib.Path, name: str = PROGRESS) -> Progress:
+    """A run's progress.csv, or another table of figures, plain or zipped; BadInput if there is none."""
+    plain, zipped = folder / name, folder / f"{name}.gz"
     return parse_progress(read_text(zipped if zipped.is_file() and not plain.is_file() else plain))
 
 

@@ -13,15 +13,15 @@ import os
 import pathlib
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from a3c.contract import Counts, Position, Subject
 from a3c.machine.appending import cut_lines
-from a3c.settings import command_line
-from a3c.settings.config import OF_ONE_RUN
+from a3c.settings import command_line, config
+from a3c.settings.config import OF_ONE_RUN, code_in
 from a3c.settings.params import KNOBS, BadInput, Params, ParsedParams, as_in_json, kept_moments
-from a3c.store import checkpoint, run_folder
+from a3c.store import checkpoint, reading, run_folder
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 from a3c.store.games import parse_game
 from a3c.store.reading import read_run
@@ -92,6 +92,18 @@ def begin(params: Params, subject: Subject) -> Start:
     return Start(found, t_start=time.time(), lines=lines)
 
 
+def settings_at(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The settings of the run that a checkpoint is of: from args.json, or else as it records them."""
+    if folder := reading.run_folder(pathlib.Path(path)):
+        return config.read(str(folder), tell)
+    found, _ = checkpoint.read_newest(pathlib.Path(path))
+    return config.of_record({"params": found.params})
+
+
+class AlreadyFinished(BadInput):
+    """The run has all its steps."""
+
+
 class Resumption(NamedTuple):
     """A run that can be resumed, and whose folder this process now holds."""
 
@@ -131,18 +143,20 @@ def open_run(asked: command_line.Resume) -> Resumption:
 
 def _read(folder: RunFolder, asked: command_line.Resume) -> Resumption:
     args = run_folder.read_args(folder.path)
-    if ":" in args.params.env_id and "env_id" not in asked.given:
+    if code := code_in(as_in_json(args.params), asked.given):
+        words = " ".join(code.values())
         raise BadInput(
-            f"{folder} trains {args.params.env_id}, which runs the code of a module: if you trust"
-            f" it, pass {args.params.env_id} as well"
+            f"{folder} trains with {words}, which may run the code of a module: if you trust it, pass"
+            f" {words} as well"
         )
-    parsed = command_line.resumed(ParsedParams(args.params, args.sources), asked.given)
+    saved = ParsedParams(args.params, args.sources)
+    parsed = command_line.resumed(saved, asked.given, asked.folder)
     found = None
     if checkpoint.numbered(folder.checkpoints):
         found, problems = checkpoint.newest_whole(folder.checkpoints)
         _check_same_run(folder, args, found)
         if found.n_steps >= parsed.params.n_steps:
-            raise BadInput(
+            raise AlreadyFinished(
                 f"{folder} is already finished: it has {found.n_steps:,} steps of --n_steps"
                 f" {parsed.params.n_steps:,}; pass a larger --n_steps to continue"
             )
@@ -225,7 +239,7 @@ def cut_back(run: Resumption, begun: Start, argv: Sequence[str]) -> Start:
             )
     except OSError as error:
         raise BadInput(f"cannot cut {folder} back to its checkpoint: {error}") from error
-    command = shlex.join(["python3", "train.py", *argv])
+    command = shlex.join([*command_line.called("train.py"), *argv])
     note = {"n_steps": n_steps, "command": command, "changed": run.changed}
     run_folder.record_resumption(folder, run.args, note)
     if run.checkpoint is None:

@@ -19,7 +19,6 @@ import fcntl
 import json
 import os
 import pathlib
-import re
 import shlex
 import sys
 import time
@@ -29,6 +28,8 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from a3c.machine import appending
+from a3c.settings.command_line import called
+from a3c.settings.naming import stem_of_run
 from a3c.settings.params import BadInput, Params, ParsedParams, from_json, to_json
 from a3c.store import checkpoint, provenance
 
@@ -135,16 +136,15 @@ def create(
     `argv` are train.py's arguments, `environment` what only the environment itself could tell.
     If the folder is taken or cannot be written, it raises BadInput and leaves nothing behind.
     """
-    revision = provenance.short_revision(code)
     args = to_json(parsed) | {"environment": dict(environment or {})}
     texts = {
         ARGS: json.dumps(args, indent=2, allow_nan=False),
-        "command.txt": shlex.join(["python3", "train.py", *argv]),
+        "command.txt": shlex.join([*called("train.py"), *argv]),
         "git.txt": provenance.git_state(code),
         "versions.txt": "\n".join([f"code: {provenance.digest_of(code)}", *provenance.versions()]),
         LOCK: "",
     }
-    stem, is_chosen = name_of(parsed.params, revision)
+    stem, is_chosen = name_of(parsed, provenance.short_revision(code))
     path, number = pathlib.Path(stem), 1
     while True:
         why = _taken(path)
@@ -160,14 +160,15 @@ def create(
         path = pathlib.Path(f"{stem}_{number}")
 
 
-def name_of(params: Params, revision: str) -> tuple[str, bool]:
+def name_of(parsed: ParsedParams, revision: str) -> tuple[str, bool]:
     """The path of a new run's folder, and whether the user chose it."""
+    params = parsed.params
     if params.log_dir is not None:
         return params.log_dir, True
     if params.run_name is not None:
         return f"runs/{params.run_name}_{revision}", True
-    env = re.sub(r"[^A-Za-z0-9_.-]+", "-", params.env_id).strip(".-")[:100] or "env"
-    return f"runs/{env}_{time.strftime('%Y%m%d-%H%M%S')}_{revision}_s{params.seed}", False
+    moment = time.strftime("%Y%m%d-%H%M%S")
+    return f"runs/{stem_of_run(parsed)}_s{params.seed}_{moment}", False
 
 
 def open_existing(path: pathlib.Path) -> RunFolder:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from a3c.machine.appending import survive_loss_of
-from a3c.sweep import plan as plans
+from a3c.settings.naming import short
 from a3c.sweep.folder import (
     FAILED,
     FINISHED,
@@ -120,5 +120,5 @@ class Board:
             form.format(value) if math.isfinite(value) else "–"
             for value, form in (*figures, (at.score, "{:.2f}"))
         ]
-        settings = [plans.shown(trial.searched[name]) for name in searched]
+        settings = [short(trial.searched[name]) for name in searched]
         return [trial.env_id, str(trial.seed), *settings, *cells, self.states[trial.name]]

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 from a3c.machine import appending
+from a3c.settings.command_line import called
 from a3c.settings.params import BadInput
 from a3c.store import checkpoint, reading, run_folder
 from a3c.store.resume import GAMES_IN_MEAN
@@ -116,7 +117,7 @@ def create(path: pathlib.Path, plan: Plan, argv: Sequence[str]) -> SweepFolder:
     """Make and lock the folder of a new sweep."""
     texts = {
         PLAN: plans.to_json(plan),
-        "command.txt": shlex.join(["python3", "sweep.py", *argv]),
+        "command.txt": shlex.join([*called("sweep.py"), *argv]),
         run_folder.LOCK: "",
     }
     check_free(path)

@@ -15,12 +15,13 @@ import numpy as np
 
 from a3c.play.atari_scores import human_normalised
 from a3c.play.curves import AXES, COLOURS, DASHES, align, smooth
+from a3c.settings.naming import short
 from a3c.settings.params import BadInput
 from a3c.store import reading
 from a3c.store.reading import Run
 from a3c.store.resume import GAMES_IN_MEAN
 from a3c.sweep import folder, statistics
-from a3c.sweep.plan import Plan, n_steps_of, shown
+from a3c.sweep.plan import Plan, n_steps_of
 
 MOST_COLOURS = 8
 OTHERS = {"color": "0.75", "ls": "-", "lw": 0.8}
@@ -138,7 +139,7 @@ def _scores(results: Sequence[Result]) -> dict[tuple[str, Setting], np.ndarray]:
 
 
 def label_of(setting: Setting) -> str:
-    return ", ".join(f"{name} {shown(value)}" for name, value in setting) or "all trials"
+    return ", ".join(f"{name} {short(value)}" for name, value in setting) or "all trials"
 
 
 def to_csv(found: Sequence[Group]) -> str:

@@ -24,15 +24,25 @@ import math
 import pathlib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from a3c.machine.appending import one_line
 from a3c.settings import command_line
-from a3c.settings.config import OF_ONE_RUN, nearest
-from a3c.settings.params import ASKED, KNOBS, TYPES, BadInput, ParsedParams, taken
+from a3c.settings.config import OF_ONE_RUN
+from a3c.settings.naming import stem_of
+from a3c.settings.params import (
+    ASKED,
+    KNOBS,
+    TYPES,
+    BadInput,
+    ParsedParams,
+    by_todays_names,
+    taken,
+)
+from a3c.settings.suggestions import nearest
 from a3c.store.logs import FIGURES
 
 SCORE = "rl/episode_reward_mean_100"
@@ -69,20 +79,20 @@ class Plan(NamedTuple):
 def settings_of(plan: Plan, trial: Trial) -> dict[str, Any]:
     """All that the trial's train.py is asked for, by the names of its flags."""
     own = {"seed": trial.seed, "env_id": trial.env_id}
-    return {**plan.settings, **trial.searched, **own}
+    return {**by_todays_names(plan.settings), **trial.searched, **own}
 
 
-def words_of(plan: Plan, trial: Trial) -> list[str]:
-    """The same as words of a command line."""
+def words_of(plan: Plan, trial: Trial, names: Container[str] = KNOBS) -> list[str]:
+    """The same as words of a command line; or those of these names, and the environment."""
     settings = settings_of(plan, trial)
     env_id = settings.pop("env_id")
-    return [*_flags(settings), env_id]
+    return [*_flags({name: x for name, x in settings.items() if name in names}), env_id]
 
 
 def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
     """Settings as words of a command line."""
     for name, value in settings.items():
-        if value is None or value is False:
+        if value is None or value is False or value == ():
             yield f"--{name}=none"
         else:
             yield f"--{name}"
@@ -180,6 +190,7 @@ def _table(name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     table = asked.get(name, {})
     if not isinstance(table, Mapping):
         raise BadInput(f"{name} must be a table: [{name}]")
+    table = by_todays_names(table)
     for key in table:
         if key in OWN:
             raise BadInput(f"{name} cannot have {key}: the sweep gives it to each trial")
@@ -208,7 +219,7 @@ def _settings(table: Mapping[str, Any], words: Sequence[str], env_id: str) -> di
     # The environment is last, so it takes the place of one that a --config names.
     parsed = command_line.parse([*_flags(table), *words, env_id])
     if not isinstance(parsed, ParsedParams):
-        raise BadInput("--resume and --print_config are no settings of a trial")
+        raise BadInput("--resume, --resume_or_start and --print_config are no settings of a trial")
     given = {name for name, source in parsed.sources.items() if source in ASKED}
     for name in sorted(given & OWN - {"env_id"}):
         raise BadInput(f"--{name} is no setting of all trials: the sweep gives it to each")
@@ -270,21 +281,8 @@ def _named(trials: Sequence[Trial]) -> Iterator[Trial]:
     """Give each trial a name that says what it is; its seed is last, as plot_runs.py groups runs."""
     n_seen: collections.Counter[tuple[str, int]] = collections.Counter()
     for trial in trials:
-        stem = _stem(trial)
+        stem = stem_of(trial.env_id, trial.searched)
         n_seen[stem, trial.seed] += 1
         if (n := n_seen[stem, trial.seed]) > 1:  # only their shortened names are the same
             stem = f"{stem}-{n}"
         yield trial._replace(name=f"{stem}_s{trial.seed}")
-
-
-def _stem(trial: Trial) -> str:
-    env = trial.env_id.rpartition(":")[2].removeprefix("ALE/")
-    parts = [env, *(f"{name}={shown(value)}" for name, value in trial.searched.items())]
-    return re.sub(r"[^\w.=,+-]+", "-", "_".join(parts)).strip("-.")[:150]
-
-
-def shown(value: Any) -> str:
-    """A setting as tables and folders show it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(shown, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

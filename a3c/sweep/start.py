@@ -10,6 +10,7 @@ from a3c.contract import EnvDescription
 from a3c.envs.make import describe_env
 from a3c.machine import cluster, cores
 from a3c.machine.stopping import StopSignals
+from a3c.settings.config import OF_CODE
 from a3c.settings.params import BadInput, resolve
 from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans
@@ -29,7 +30,7 @@ def start(
     if options.ship_code and options.address is None:
         raise BadInput("--ship_code needs --address: this machine has the code")
     plan = _plan_of(options, words)
-    _check_envs(plan, options.envs or [])
+    _check_envs(plan, [*(options.envs or []), *words])
     if options.address is None and plan.cores > cores.n_usable():
         raise BadInput(f"a trial takes {plan.cores} cores, but there are only {cores.n_usable()}")
     cluster.load(options.address)
@@ -54,23 +55,33 @@ def _plan_of(options: argparse.Namespace, words: Sequence[str]) -> Plan:
         given["seeds"] = given["seeds"][0]  # how many
     if options.resume is None:
         return plans.make((plans.read(options.file) if options.file else {}) | given, words)
-    if options.file or options.out or words or given.keys() - {"envs"}:
-        raise BadInput("--resume goes on with a sweep as it began, and takes no other settings")
-    return folders.read_plan(options.resume)
+    others = options.file or options.out or given.keys() - {"envs"}
+    if not others:
+        plan = folders.read_plan(options.resume)
+        known = {word for trial in plan.trials for word in plans.words_of(plan, trial)}
+        if known.issuperset(words):  # such as a wrapper, which has to be named again
+            return plan
+    raise BadInput("--resume goes on with a sweep as it began, and takes no other settings")
 
 
 def _check_envs(plan: Plan, trusted: Sequence[str]) -> None:
-    """Make each environment once; BadInput or UnsupportedEnv where a trial could not use it."""
-    descriptions: dict[str, EnvDescription] = {}
+    """Make each environment once; BadInput or UnsupportedEnv where a trial could not use it.
+
+    `trusted` are words of the command line: others may not name code.
+    """
+    descriptions: dict[tuple[str, ...], EnvDescription] = {}
     for trial in plan.trials:
-        env_id, parsed = trial.env_id, plans.params_of(plan, trial)
-        if ":" in env_id and env_id not in trusted:
+        parsed = plans.params_of(plan, trial)
+        made_of = tuple(plans.words_of(plan, trial, (*OF_CODE, "max_episode_steps")))
+        if untrusted := [word for word in made_of if ":" in word and word not in trusted]:
             raise BadInput(
-                f"{env_id} runs the code of a module: if you trust it, name it in --envs"
+                f"{untrusted[0]} may run the code of a module: if you trust it, name it on the"
+                " command line, in --envs or after --"
             )
-        if env_id not in descriptions:
-            descriptions[env_id] = describe_env(parsed.params)
-        resolve(parsed, descriptions[env_id].kind, descriptions[env_id].is_continuous)
+        if made_of not in descriptions:
+            descriptions[made_of] = describe_env(parsed.params)
+        env = descriptions[made_of]
+        resolve(parsed, env.kind, env.is_continuous, env.is_atari)
 
 
 def _path_of(options: argparse.Namespace) -> pathlib.Path:

@@ -22,13 +22,20 @@ import time
 from collections.abc import Iterator, Sequence
 
 from a3c.machine.stopping import STARTER
+from a3c.settings import command_line
+from a3c.settings.config import OF_CODE
 from a3c.settings.params import BadInput
 from a3c.store import reading, run_folder
 from a3c.sweep import plan as plans
 from a3c.sweep.folder import is_finished
 from a3c.sweep.plan import Plan, Trial
 
-TRAIN = pathlib.Path(__file__).resolve().parents[2] / "train.py"
+# Where the package is installed without a clone, its command stands beside this Python.
+TRAIN = (
+    pathlib.Path(__file__).resolve().parents[2] / "train.py"
+    if command_line.IS_CLONE
+    else pathlib.Path(sys.executable).with_name("a3c-train")
+)
 POLL_SECONDS = 1.0
 
 
@@ -69,7 +76,7 @@ def command(plan: Plan, trial: Trial, folder: pathlib.Path, cores: Sequence[int]
     # A range, since a single number would say how many.
     shared = ["--cores", ",".join(f"{core}-{core}" for core in cores)]
     if (folder / run_folder.ARGS).exists() and (folder / run_folder.LOCK).exists():
-        return ["--resume", str(folder), *shared, trial.env_id]
+        return ["--resume", str(folder), *shared, *plans.words_of(plan, trial, OF_CODE)]
     # A run that was killed while it made its folder has trained nothing.
     shutil.rmtree(folder, ignore_errors=True)
     return ["--log_dir", str(folder), *shared, *plans.words_of(plan, trial)]

@@ -14,7 +14,7 @@ from a3c.agent import network
 from a3c.agent.kernels import Layers, Memory
 from a3c.agent.learner import Acted, Rollout
 from a3c.agent.policy import Categorical
-from a3c.agent.worker import Failure, MainThreadLink, Worker
+from a3c.agent.worker import Failure, MainThreadLink
 from a3c.machine.stopping import StopFlag
 from tests.tools.agents import subject_of
 from tests.tools.crews import (
@@ -24,6 +24,7 @@ from tests.tools.crews import (
     Crew,
     calls_of,
     make_shared,
+    make_worker,
     params_with,
     record,
     rollouts_of,
@@ -346,5 +347,5 @@ def test_a_lost_life_clears_the_state() -> None:
     with opened(TOY + "NumbersWithLives-v0", n_slots=N_STEPS + 1, max_n_noops=0) as pool:
         main = MainThreadLink(StopFlag(), lambda report: None)
         generator = np.random.default_rng(0)
-        Worker(1, make_shared(40), local, pool, params, generator, main).run()
+        make_worker(1, make_shared(40), local, pool, params, generator, main).run()
     assert local.states[:40] == [*range(5), *range(7), *range(8)] * 2 != [*range(20)] * 2

@@ -60,20 +60,23 @@ def test_moments_of_many_parts_are_those_of_the_whole(offset: float) -> None:
     found, of_sums = none_of(3), none_of()
     for part in np.split(data, cuts):
         if len(part):
-            found, of_sums = moments.with_data(found, part), moments.with_data(of_sums, part[:, 0])
+            found, of_sums = (
+                moments.merged(found, moments.of(part)),
+                moments.merged(of_sums, moments.of(part[:, 0])),
+            )
     assert_moments_of(found, data)
     assert_moments_of(of_sums, data[:, 0])
     # float32 data are summed in float64.
     found = none_of(3)
     for part in np.split(data.astype(np.float32), 50):
-        found = moments.with_data(found, part)
+        found = moments.merged(found, moments.of(part))
     assert_moments_of(found, data.astype(np.float32))
 
 
 def test_what_is_normalised_has_mean_0_and_sd_1_and_is_limited() -> None:
     """Analytic: to ±10; without data nothing changes but the limit; a constant gives 0, and not NaN."""
     data = np.random.default_rng(1).normal([3, -50], [2, 0.1], (1000, 2))
-    found = moments.with_data(none_of(2), data)
+    found = moments.merged(none_of(2), moments.of(data))
     z = moments.normalised(data.astype(np.float32), found)
     assert z.dtype == np.float32
     np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-4)
@@ -83,13 +86,13 @@ def test_what_is_normalised_has_mean_0_and_sd_1_and_is_limited() -> None:
     np.testing.assert_array_equal(moments.normalised(far, none_of(2)), [[10, -10], [-10, 10]])
     near = np.array([[0.5, -9.5]], np.float32)
     np.testing.assert_array_equal(moments.normalised(near, none_of(2)), near)
-    same = moments.with_data(none_of(2), np.tile(near, (7, 1)))
+    same = moments.merged(none_of(2), moments.of(np.tile(near, (7, 1))))
     np.testing.assert_array_equal(moments.normalised(near, same), [[0, 0]])
 
 
 def test_scaled_rewards_keep_their_sign_and_are_limited() -> None:
     """Analytic: divided by the sd, without subtracting the mean; to ±10."""
-    found = moments.with_data(none_of(), np.array([98.0, 102.0]))  # sd 2
+    found = moments.merged(none_of(), moments.of(np.array([98.0, 102.0])))  # sd 2
     rewards = np.array([1, -3, 100, -100, 0], np.float32)
     scaled = moments.scaled(rewards, found)
     assert scaled.dtype == np.float32
@@ -337,7 +340,7 @@ def test_an_agent_at_play_normalises_as_it_was_trained_and_learns_nothing() -> N
     """Parity: the network on (x − mean) / sd, limited; the same decision again after many others. Twin: the
     raw observation gives others.
     """
-    agent = Agent(SUBJECT, greedy=True)
+    agent = Agent(SUBJECT)
     kept = {
         "observations": Moments(100, np.array([5.0, -2.0, 0.0]), np.array([400.0, 1.0, 0.0])),
         "returns": Moments(100, np.array(3.0), np.array(9.0)),
@@ -347,7 +350,7 @@ def test_an_agent_at_play_normalises_as_it_was_trained_and_learns_nothing() -> N
     seen = np.array([6, -2.05, 0], np.float32)
 
     def decided() -> np.ndarray:
-        decision = agent.decide(seen, agent.first_state, generator)
+        decision = agent.act(seen, greedy=True)
         return np.array([*decision.action, decision.value])
 
     def expected(x: Sequence[float]) -> np.ndarray:
@@ -358,7 +361,7 @@ def test_an_agent_at_play_normalises_as_it_was_trained_and_learns_nothing() -> N
     np.testing.assert_allclose(first, expected([0.5, -0.5, 0]), rtol=1e-4, atol=1e-6)
     assert np.abs(first - expected(seen)).max() > 0.01
     for _ in range(20):
-        agent.decide(generator.normal(50, 9, 3).astype(np.float32), agent.first_state, generator)
+        agent.act(generator.normal(50, 9, 3).astype(np.float32))
     np.testing.assert_array_equal(decided(), first)
     assert agent._moments["observations"].n == 100
     assert numpy_weights(agent._weights).keys() == START.keys()

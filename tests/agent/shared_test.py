@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from a3c.agent import moments
 from a3c.agent.shared import Counters, Gate, SharedState
 from a3c.contract import Counts, Moments, Snapshot
 from a3c.settings.params import Params
@@ -262,7 +263,7 @@ def test_moments_are_exact_and_of_one_moment_with_the_weights() -> None:
         for _ in range(n_updates):
             copies: list[int] = []
             with shared.gate:
-                found = shared.update(learn, {"returns": np.array([mine])})
+                found = shared.update(learn, {"returns": moments.of(np.array([mine]))})
                 pairs.append((copies[0], found["returns"].n))
 
     def look() -> None:
@@ -290,9 +291,9 @@ def test_a_snapshots_moments_stay_as_they_were() -> None:
     """Analytic: a later update does not change them, and other names than the run's are not restored."""
     none = Moments(0, np.zeros(2), np.zeros(2))
     shared = SharedState(example(), Params("x"), first_moments={"observations": none})
-    shared.update(lambda: None, {"observations": np.array([[1.0, 5.0], [3.0, 5.0]])})
+    shared.update(lambda: None, {"observations": moments.of(np.array([[1.0, 5.0], [3.0, 5.0]]))})
     taken, _ = shared.snapshot(lambda: None)
-    shared.update(lambda: None, {"observations": np.array([[9.0, 9.0]])})
+    shared.update(lambda: None, {"observations": moments.of(np.array([[9.0, 9.0]]))})
     n, mean, squares = taken.moments["observations"]
     assert (n, mean.tolist(), squares.tolist()) == (2, [2, 5], [2, 0])
     for kept in (["observations"], ["observations", "returns"], ["returns"], []):

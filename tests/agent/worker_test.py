@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from a3c.agent import network
+from a3c.agent.collector import EnvRestart
 from a3c.agent.learner import Measurement
-from a3c.agent.worker import EnvRestart, Failure
+from a3c.agent.worker import Failure
 from a3c.contract import Counts, Game, Replaced, Snapshot, Step
 from a3c.machine.stopping import Stopped
 from tests.tools import oracle, oracle_replay
@@ -130,7 +131,9 @@ def test_a_truncation_is_paid_the_value_it_hides_and_a_termination_is_not() -> N
 
 
 def test_a_rollout_takes_one_call_more_than_it_has_steps() -> None:
-    """Analytic: act T times and learn once; one more call at a truncation, and one more for each 100th rollout."""
+    """Analytic: act T times and learn once; one more call at a truncation, and one more for each 100th
+    rollout, at first for each 10th.
+    """
     envs = NumberedEnvs(4, 1, truncations={(4, 0)}, terminations={(7, 0)})
     crew = crew_of_one(102 * 3, envs, number=0)
     calls = record(crew.locals[0])
@@ -139,7 +142,8 @@ def test_a_rollout_takes_one_call_more_than_it_has_steps() -> None:
     plain = ["act", "act", "act", "learn"]
     measured = ["act", "act", "act", "measure", "learn"]
     truncated = ["act", "act", "evaluate_last", "act", "learn"]
-    assert names == measured + truncated + 98 * plain + measured + plain
+    first_hundred = measured + truncated + 8 * plain + 9 * (measured + 9 * plain)
+    assert names == first_hundred + measured + plain
 
 
 def test_episode_value_mean_is_of_the_latest_finished_episode() -> None:
@@ -303,15 +307,10 @@ def test_two_workers_count_exactly_and_apply_every_update_once() -> None:
         np.testing.assert_allclose(moved, -sums[name].numpy(), rtol=1e-2, atol=1e-5)
 
 
-class LetsOthersIn(NumberedEnvs):
-    """Lets other threads run between a worker's update and its counting.
-
-    The number of the next game is the number of steps so far, so that a position tells the steps.
-    """
+class CountsAsGames(NumberedEnvs):
+    """The number of the next game is the number of steps so far, so that a position tells the steps."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("n_frames", "next_games"):
-            time.sleep(0.001)
         return [self.n_steps] if name == "next_games" else super().__getattribute__(name)
 
 
@@ -329,8 +328,16 @@ def test_a_snapshot_of_working_workers_is_of_one_moment() -> None:
             variable.assign_add(tf.ones_like(variable), use_locking=True)
         return tf.constant(0.0)
 
-    shared.apply = apply
-    crew = Crew(shared, [LetsOthersIn(4, 1) for _ in range(4)])
+    add_update = shared.counters.add_update
+
+    def add_slowly(*update: int) -> Counts:
+        time.sleep(0.001)  # lets other threads run between a worker's update, its counting
+        counts = add_update(*update)
+        time.sleep(0.001)  # and its new position
+        return counts
+
+    shared.apply, shared.counters.add_update = apply, add_slowly
+    crew = Crew(shared, [CountsAsGames(4, 1) for _ in range(4)])
     taken: list[tuple[Snapshot, int]] = []
 
     def n_steps() -> int:
@@ -438,7 +445,7 @@ def test_a_failure_without_memory_for_its_arrays_is_reported_all_the_same() -> N
     def no_memory() -> dict[str, np.ndarray]:
         raise MemoryError
 
-    crew.workers[0]._arrays = no_memory
+    crew.workers[0].source.arrays = no_memory
     crew.run()
     (failure,) = crew.of_kind(Failure)
     assert isinstance(failure.error, ZeroDivisionError)

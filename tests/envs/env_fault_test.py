@@ -44,7 +44,7 @@ def test_a_run_survives_its_environments(tmp_path):
     """
     arguments = [
         *("--log_dir", "run", "--no_xla", "--envs_per_worker", str(N_ENVS)),
-        *("--manager_wake_interval_seconds", "0.2", "--env_timeout_seconds", "3"),
+        *("--log_interval_seconds", "0.2", "--env_timeout_seconds", "3"),
         *("--n_steps", "1e9", "CartPole-v1"),
     ]
     with processes.dispositions():

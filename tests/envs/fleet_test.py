@@ -58,7 +58,7 @@ def test_just_enough_open_files_are_enough(monkeypatch):
     limits = [64, 87]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.__setitem__(slice(2), new))
-    with pytest.raises(EnvError, match="8 environment processes take 88 open files"):
+    with pytest.raises(EnvError, match="8 environment processes need 88 open files"):
         Fleet(n_workers=8)
     limits[1] = 88
     Fleet(n_workers=8)

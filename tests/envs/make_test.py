@@ -7,10 +7,15 @@ import subprocess
 import sys
 from typing import Any
 
+import cv2
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces.utils import flatten
 
+from a3c.contract import EnvDescription
+from a3c.envs.base import ATARI as ATARI_ENTRY
+from a3c.envs.base import kwargs_of, spec_of
 from a3c.envs.make import UnsupportedEnv, describe_env, make_env
 from a3c.envs.process import EnvError
 from a3c.machine import seeding
@@ -18,6 +23,7 @@ from a3c.settings.params import Params
 from tests.tools import processes
 from tests.tools.pools import TOY, opened
 
+WEIGHTS = [0.299, 0.587, 0.114]  # of red, green and blue in luminance
 ATARI = ["PongNoFrameskip-v4", "BreakoutNoFrameskip-v4", "ALE/Pong-v5"]
 
 
@@ -44,10 +50,12 @@ def test_environments_that_are_supported(name, preprocessing):
             describe_env(params)
         return
     if name == "CartPole-v1":
-        assert describe_env(params) == ("vector", (4,), "float32", 2, (), 0.0, False)
+        expected = EnvDescription("vector", (4,), "float32", 2, (), 0.0, max_episode_steps=500)
+        assert describe_env(params) == expected
         return
     description = describe_env(params)
-    assert description.kind == "image"
+    assert (description.kind, description.is_atari) == ("image", True)
+    assert description.max_episode_steps is None
     assert description.observation_shape == (84, 84, 4)
     assert description.observation_dtype == "uint8"
     assert description.n_actions == len(description.action_meanings) > 2
@@ -72,12 +80,251 @@ def test_vectors_have_no_layers_of_frames():
 
 @pytest.mark.parametrize(
     ("name", "shape", "n_dimensions"),
-    [("Pendulum-v1", (3,), 1), (TOY + "Pushes-v0", (2,), 2), (TOY + "Pushes32-v0", (2,), 2)],
+    [
+        ("Pendulum-v1", (3,), 1),
+        (TOY + "Pushes-v0", (2,), 2),
+        (TOY + "Pushes32-v0", (2,), 2),
+        (TOY + "Square-v0", (2,), 900),
+        (TOY + "Number-v0", (2,), 1),
+    ],
 )
 def test_continuous_actions_are_described_by_their_dimensions(name, shape, n_dimensions):
-    """Analytic: whatever their bounds and the types of the spaces."""
-    expected = ("vector", shape, "float32", n_dimensions, (), 0.0, True)
-    assert describe_env(Params(name)) == expected
+    """Analytic: whatever their bounds, their shape and the types of the spaces."""
+    described = describe_env(Params(name))
+    assert described.is_continuous
+    assert (described.observation_shape, described.n_actions) == (shape, n_dimensions)
+
+
+@pytest.mark.parametrize("name", ["Square-v0", "Number-v0"])
+def test_continuous_actions_have_the_shape_of_their_space(monkeypatch, name):
+    """Analytic: they arrive as one vector, in the order of the matrix, here within its bounds."""
+    env, actions = make_env(Params(TOY + name)), []
+    space = inner(env).action_space
+
+    def step(action: Any) -> Any:
+        actions.append(action)
+        return np.zeros(2), 0.0, False, False, {}
+
+    env.reset()
+    monkeypatch.setattr(inner(env), "step", step)
+    drawn = 0.5 * space.high.reshape(-1).astype(np.float32)
+    env.step(drawn)
+    assert actions[0] in space
+    np.testing.assert_array_equal(actions[0].reshape(-1), drawn)
+
+
+# What an agent sees of any space
+
+
+@pytest.mark.parametrize(
+    ("name", "n_numbers"),
+    [
+        ("Choice-v0", 3),
+        ("Choices-v0", 10),
+        ("Bits-v0", 4),
+        ("Table-v0", 4),
+        ("Bytes-v0", 128),
+        ("Counts-v0", 3),
+        ("Dictionary-v0", 7),
+        ("Symbols-v0", 147),
+    ],
+)
+def test_what_is_no_image_becomes_one_vector(name, n_numbers):
+    """Parity: of floats, as Gymnasium flattens it: one-hot where it is a choice."""
+    env = make_env(Params(TOY + name))
+    assert describe_env(Params(TOY + name))[:4] == ("vector", (n_numbers,), "float32", 2)
+    seen = [env.reset()[0], *(env.step(1)[0] for _ in range(4))]
+    space = inner(env).observation_space
+    for observation, shown in zip(seen, inner(env).shown, strict=True):
+        assert observation.dtype == np.float32
+        np.testing.assert_array_equal(observation, flatten(space, shown).astype(np.float32))
+    if name == "Choice-v0":
+        assert {*map(tuple, seen)} <= {(1, 0, 0), (0, 1, 0), (0, 0, 1)}
+
+
+@pytest.mark.parametrize("name", ["Camera-v0", "Transparent-v0", "Grey-v0", "Flat-v0"])
+def test_an_image_becomes_four_of_luminance(name):
+    """Parity: with weights of colours by hand, within rounding: the newest is last, the first fills the stack,
+    and each step of the environment is one decision, with its true reward.
+    """
+    env = make_env(Params(TOY + name, debug=True, no_frame_numbers=True))
+    described = describe_env(Params(TOY + name))
+    assert described[:4] == ("image", (84, 84, 4), "uint8", 2)
+    assert not described.is_atari
+    stacks = [env.reset()[0]]
+    for _ in range(5):
+        stack, reward, *_ = env.step(1)
+        stacks.append(stack)
+        assert reward == 10
+    pictures = []
+    for shown in inner(env).shown:
+        grey = np.squeeze(shown) if name in ("Grey-v0", "Flat-v0") else shown[..., :3] @ WEIGHTS
+        scaled = cv2.resize(grey.astype(np.float32), (84, 84), interpolation=cv2.INTER_AREA)
+        pictures.append(scaled)
+    for t, stack in enumerate(stacks):
+        for i in range(4):
+            assert np.abs(stack[..., i] - pictures[max(0, t - 3 + i)]).max() < 2
+    numbered = make_env(Params(TOY + name, debug=True))
+    first, plain = numbered.reset()[0], stacks[0]
+    assert (first != plain).any()
+    np.testing.assert_array_equal(first[:10], plain[:10])
+
+
+def test_actions_are_counted_from_zero():
+    """Analytic: an environment that counts from 1 gets 1 and 2 for 0 and 1."""
+    env = make_env(Params(TOY + "FromOne-v0"))
+    env.reset()
+    assert [env.step(action)[1] for action in (0, 1)] == [10, 20]
+    assert env.action_space == gymnasium.spaces.Discrete(2)
+
+
+# Arguments, wrappers, modules
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("8x8", "8x8"), ("", ""), ("a b", "a b"), ("1.5", 1.5), ("-3", -3), ("[1, 2]", [1, 2])),
+        *(("true", True), ("False", False), ("None", None), ("null", None), ('{"a": 1}', {"a": 1})),
+        *(('"3"', "3"), ("a=b", "a=b"), ("[" * 4000, "[" * 4000)),
+    ],
+)
+def test_arguments_of_an_environment_are_read_as_people_write_them(text, value):
+    """Analytic: and what is nothing else is a text."""
+    assert kwargs_of([f"x={text}", "y=1"]) == {"x": value, "y": 1}
+
+
+def test_an_environment_is_made_with_its_arguments():
+    """Analytic: a room of another size, and no limit of its own; what we set ourselves is refused."""
+    kwargs = ("size=5",)
+    described = describe_env(Params(TOY + "Search-v0", env_kwargs=kwargs, max_episode_steps=7))
+    assert (described.observation_shape, described.n_actions) == ((20,), 4)
+    assert described.max_episode_steps == 7
+    for name, text in (
+        ("CartPole-v1", "render_mode=human"),
+        ("PongNoFrameskip-v4", "frameskip=2"),
+        ("PongNoFrameskip-v4", "obs_type=ram"),
+    ):
+        with pytest.raises(UnsupportedEnv, match=f"cannot set {text.split('=')[0]} of {name}"):
+            describe_env(Params(name, env_kwargs=(text,)))
+    mode = describe_env(Params("PongNoFrameskip-v4", env_kwargs=("repeat_action_probability=0.5",)))
+    assert mode.sticky_actions == 0.5
+
+
+def test_a_limit_at_play_is_the_environments_own_if_it_has_one():
+    """Analytic: whatever the run's is."""
+    for limit in (None, 4):
+        described = describe_env(Params(TOY + "TruncatedVector-v0", max_episode_steps=limit))
+        assert described.max_episode_steps == 3
+
+
+MODULE = """
+import gymnasium
+from gymnasium.wrappers import TransformReward
+from mine_too import plus_one
+from tests.tools.toys import Vector
+
+gymnasium.register("Mine-v0", "mine:Mine", kwargs={"length": 3})
+
+class Mine(Vector):
+    pass
+
+def plus(env):
+    return TransformReward(env, plus_one)
+
+def double(env):
+    return TransformReward(env, lambda reward: 2 * reward)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with modules of the user."""
+    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "mine_too.py").write_text("def plus_one(reward):\n    return reward + 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in ("mine", "mine_too"):
+        sys.modules.pop(name, None)
+    gymnasium.registry.pop("Mine-v0", None)
+
+
+def test_modules_of_the_working_directory_are_found(folder):
+    """Analytic: also in environment processes, and what they import; wrappers go round the environment in their
+    order, inside of our layers, so that scores include them.
+    """
+    settings = {"wrapper": "mine:plus,mine:double"}
+    env = make_env(Params("mine:Mine-v0", **settings))
+    env.reset()
+    assert [env.step(action)[1] for action in (0, 1)] == [2, 22]
+    with opened("mine:Mine-v0", **settings) as pool:
+        pool.reset(0)
+        steps = [pool.step(np.array([1]), 0) for _ in range(3)]
+        assert [step.rewards for step in steps] == [22, 22, 22]
+        assert steps[-1].games[0].score == 66
+
+
+def test_what_is_installed_comes_before_the_working_directory(folder):
+    """Analytic: a file that has the name of a package hides it from nobody."""
+    (folder / "safetensors.py").write_text("raise SystemExit('a stranger')")
+    sys.modules.pop("safetensors", None)
+    with pytest.raises(UnsupportedEnv, match="safetensors registers no Mine-v1"):
+        describe_env(Params("safetensors:Mine-v1"))
+    sys.modules.pop("mine", None)
+    assert describe_env(Params("mine:Mine-v0")).n_actions == 2
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        ("mine", "--wrapper mine cannot be used: ValueError: it must be named module:Wrapper"),
+        ("mine:nothing", "--wrapper mine:nothing cannot be used: AttributeError: .*'nothing'"),
+        ("mine:plus_one", r"mine:plus_one cannot be used: TypeError: .*\(.*mine_too.py, line 2\)"),
+        ("builtins:str", "it returned <.*>, which is no gymnasium.Env"),
+        ("not_there:X", "--wrapper not_there:X cannot be used: No module named 'not_there'"),
+    ],
+)
+def test_a_wrapper_that_cannot_be_used_is_said_in_one_line(folder, wrapper, words):
+    """Analytic: with the place in the user's code."""
+    with pytest.raises(UnsupportedEnv, match=words) as error:
+        describe_env(Params("CartPole-v1", wrapper=wrapper))
+    assert str(error.value).isprintable()
+
+
+def test_a_wrapper_of_atari_changes_what_the_agent_sees(tmp_path, monkeypatch):
+    """Analytic: where a wrapper makes frames white, the stack is white; without it, it is not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "white.py").write_text(
+        "from gymnasium.wrappers import TransformObservation as T\n"
+        "def white(env):\n    return T(env, lambda frame: frame * 0 + 255, env.observation_space)\n"
+    )
+    seen, _ = make_env(Params(ATARI[0], wrapper="white:white")).reset()
+    assert seen.shape == (84, 84, 4)
+    assert (seen == 255).all()
+    assert not (make_env(Params(ATARI[0])).reset()[0] == 255).all()
+
+
+def test_what_draws_no_pictures_cannot_be_shown():
+    """Golden: in one line, whether it has no render mode or does not take it; an image shows itself."""
+    for name, words in (
+        ("Vector-v0", "cannot be shown: it does not take render_mode='rgb_array'"),
+        ("Deaf-v0", "cannot be made: TypeError: .*unexpected keyword argument 'render_mode'"),
+    ):
+        with pytest.raises(UnsupportedEnv, match=words):
+            make_env(Params(TOY + name), see=lambda picture: None)
+    for name in ("Grey-v0", "Bytes-v0"):
+        pictures: list[np.ndarray] = []
+        env = make_env(Params(TOY + name), see=pictures.append)
+        env.reset()
+        env.step(0)
+        assert [picture.shape for picture in pictures] == [(40, 40, 3)] * 2
+        assert [set(picture.flat) for picture in pictures] == [{0}, {1}]
+    pictures = []
+    make_env(
+        Params(TOY + "Camera-v0", wrapper="tests.tools.toys:Blind"), see=pictures.append
+    ).reset()
+    assert [picture.shape for picture in pictures] == [(96, 60, 3)]
 
 
 @pytest.mark.parametrize(
@@ -175,35 +422,78 @@ def test_order_of_the_layers():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("PongNoFrameskp-v4", "unknown environment PongNoFrameskp-v4: .*PongNoFrameskip`"),
-        ("tests.tools.toys:Pong-v9", "unknown environment tests.tools.toys:Pong-v9: .*v4"),
+        ("PongNoFrameskp-v4", "unknown environment PongNoFrameskp-v4: did you mean PongNoF"),
+        ("tests.tools.toys:Pong-v9", "did you mean tests.tools.toys:PongNoFrameskip-v4"),
         ("", "unknown environment"),
         ("no_such_module:Some-v0", "No module named 'no_such_module'"),
-        ("Pong-v4", "skips frames itself"),
-        ("FrozenLake-v1", "observations Discrete.*we support"),
-        (TOY + "FromOne-v0", "start=1.*we support"),
-        (TOY + "ManyChoices-v0", "actions MultiDiscrete.*we support"),
-        (TOY + "NamedActions-v0", "actions Dict.*we support"),
-        (TOY + "TwoArrays-v0", "actions Tuple.*we support"),
-        (TOY + "Square-v0", "actions Box.*….*we support"),
-        (TOY + "Number-v0", "actions Box.*we support"),
-        (TOY + "Nothing-v0", "actions Box.*we support"),
-        (TOY + "WholeNumbers-v0", "actions Box.*int32.*we support"),
-        (TOY + "JoystickPong-v0", "frames and continuous actions.*we support"),
-        (TOY + "Table-v0", "observations Box.*we support"),
-        (TOY + "Dictionary-v0", "observations Dict.*we support"),
-        (TOY + "Bytes-v0", "observations Box.*we support"),
-        (TOY + "Camera-v0", "observations Box.*we support"),
-        (TOY + "RamPong-v0", "shows no frames.*we support"),
+        ("tests.tools:Some-v0", "tests.tools registers no Some-v0"),
+        (".tools:Some-v0", "unknown environment .tools:Some-v0: TypeError: "),
+        ("Some-v0", "is named with its module, module:Id$"),
+        ("safetensors/Some-v0", "with its module, safetensors:safetensors/Some-v0$"),
+        ("os-v0", "with its module, module:Id$"),
+        ("Pong-v4", "skips frames itself, but we do that: did you mean PongNoFrameskip-v4"),
+        (TOY + "ManyChoices-v0", "actions MultiDiscrete.*TransformAction"),
+        (TOY + "NamedActions-v0", "actions Dict.*TransformAction"),
+        (TOY + "TwoArrays-v0", "actions Tuple.*TransformAction"),
+        (TOY + "Nothing-v0", "actions Box.*has no numbers"),
+        (TOY + "WholeNumbers-v0", "actions Box.*int32.*TransformAction"),
+        (TOY + "JoystickPong-v0", "Atari's frames and continuous actions"),
+        (TOY + "ChannelsFirst-v0", "that are images of shape .*TransformObservation"),
+        (TOY + "Text-v0", "observations of Text: .*ObservationWrapper"),
+        (TOY + "Graph-v0", "observations of Graph: .*ObservationWrapper"),
+        (TOY + "Told-v0", r"of Text among others, in \['mission'\]: .*FilterObservation"),
+        (TOY + "Many-v0", "1,000,000,000 numbers.*ObservationWrapper"),
+        (TOY + "None-v0", "0 numbers.*ObservationWrapper"),
+        (TOY + "RamPong-v0", r"shows no frames: did you mean \S*toys/ShortPong-v0\?$"),
+        (TOY + "RaisesInInit-v0", r"RuntimeError: the cartridge.*\(.*toys.py, line \d+\)"),
     ],
 )
 def test_what_is_not_supported_is_said_in_one_line(name, reason):
-    """Analytic: the reason, and what is supported; Gymnasium itself names the nearest."""
+    """Analytic: the reason, and what would help: another id, or a wrapper."""
     with pytest.raises(UnsupportedEnv, match=reason) as error:
         describe_env(Params(name))
     assert str(error.value).isprintable()
     assert "\\" not in str(error.value)  # of a line break
     assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Breakout", "BreakoutNoFrameskip-v4"),
+        ("Breakout-v4", "BreakoutNoFrameskip-v4"),
+        ("breakoutdeterministic-v4", "BreakoutNoFrameskip-v4"),
+        ("Breakout-ramNoFrameskip-v4", "BreakoutNoFrameskip-v4"),
+        ("ALE/Breakout-v4", "ALE/Breakout-v5"),
+        ("ALE/Brekout-v5", "ALE/Breakout-v5"),
+        ("cartpole", "CartPole-v1"),
+        ("CartPole-v7", "CartPole-v1"),
+        ("Taxi-v3", "Taxi-v4"),
+        ("Pendulm-v1", "Pendulum-v1"),
+        ("HalfCheetah", "HalfCheetah-v5"),
+        (TOY + "search-v2", TOY + "Search-v0"),
+    ],
+)
+def test_a_suggestion_is_not_refused_in_turn(name, meant):
+    """Analytic: it is what the user probably meant, of the kind that we take."""
+    with pytest.raises(UnsupportedEnv, match=rf": did you mean {re.escape(meant)}\?"):
+        describe_env(Params(name))
+    assert describe_env(Params(meant)).n_actions > 0
+
+
+def test_every_atari_id_is_taken_or_leads_to_one_that_is():
+    """Analytic: of all that are registered, 1 to 5 per game."""
+    names = [name for name, spec in gymnasium.registry.items() if spec.entry_point == ATARI_ENTRY]
+    taken = set()
+    for name in [name for name in names if not name.startswith("toys/")]:
+        try:
+            spec_of(name)
+            taken.add(name)
+        except UnsupportedEnv as error:
+            meant = re.search(r"did you mean (\S+)\?", str(error))
+            assert meant is not None, name
+            assert spec_of(meant[1]).kwargs["game"] == gymnasium.registry[name].kwargs["game"]
+    assert 200 < len(taken) < len(names)
 
 
 @pytest.mark.parametrize("name", ["PongNoFrameskip-v0", "HalfCheetah-v5"])
@@ -294,7 +584,9 @@ def test_a_child_process_names_the_way_to_what_the_program_itself_registers():
     try:
         with (
             opened("toys/OfTheProgram-v0") as pool,
-            pytest.raises(EnvError, match="unknown environment .* must be named module:Id"),
+            pytest.raises(
+                EnvError, match="unknown environment .* named with its module, module:Id"
+            ),
         ):
             pool.wait_until_ready()
     finally:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 
 import numpy as np
@@ -184,6 +185,36 @@ def test_one_that_hangs_or_raises_is_replaced(name, words):
         assert envs.step(ONE, 0).rewards == [10]
 
 
+@pytest.mark.parametrize(
+    ("what", "value", "words"),
+    [
+        ("reward", "NaN", "reward of environment 1 is nan at step 3"),
+        ("reward", "1e39", "reward of environment 1 is inf at step 3"),
+        ("observation", "-Infinity", r"observation\[1\] of environment 1 is -inf at step 3"),
+        ("last", "NaN", r"observation\[1\] of environment 1 is nan at step 3"),
+        ("first", "NaN", r"observation\[1\] of environment 1 is nan at step 0"),
+    ],
+)
+def test_what_is_not_finite_is_said_by_name_and_replaced(what, value, words):
+    """Analytic: in one line, of the environment that it comes from; also what is too large for float32, what
+    comes last before a time limit, and what comes first in the game after it. A negative control is a large value.
+    """
+    kwargs = (f"what={what}", f"value={value}")
+    with opened(TOY + "Spoils-v0", 2, n_processes=1, restarts=1, env_kwargs=kwargs) as envs:
+        envs.reset(0)
+        for _ in range(2):
+            envs.step(np.array([0, 1]), 1)
+        assert envs.take_replaced() == []
+        envs.step(np.array([0, 1]), 1)
+        ((_, why),) = envs.take_replaced()
+        assert re.fullmatch(rf"worker 0, environments 0 to 1 failed: {words} of its game", why)
+        assert np.isfinite(envs.observations).all()
+    with opened(TOY + "Spoils-v0", 2, env_kwargs=("what=reward", "value=1e38")) as envs:
+        envs.reset(0)
+        steps = [envs.step(np.array([0, 1]), 1) for _ in range(3)]
+        assert steps[-1].rewards.tolist() == [0, np.float32(1e38)]
+
+
 def test_a_game_that_nobody_heard_of_does_not_count():
     """Analytic: it ended, and then its process failed before it could say so."""
     with opened(TOY + "RaisesInReset-v0", restarts=1) as envs:
@@ -198,9 +229,9 @@ def test_a_game_that_nobody_heard_of_does_not_count():
         assert envs.next_games == [2]
 
 
-# Of a step that ends an episode by truncation: final observation, first observation of the next,
-# reward, terminated, truncated and frames.
-N_WRITES = 6
+# Of a step that ends an episode by truncation: final observation, observation, reward, terminated,
+# truncated, first observation of the next episode, and frames.
+N_WRITES = 7
 
 
 @pytest.mark.parametrize("n_writes", range(1, N_WRITES + 2))

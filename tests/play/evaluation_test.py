@@ -106,7 +106,7 @@ def test_games_at_once_are_played_where_no_signal_comes(monkeypatch):
     """Analytic: a signal's handler could damage the memory of a thread that computes."""
     blocked = []
 
-    def play(agent, params, number, stop):
+    def play(agent, params, number, stop, greedy):
         blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         return Played(number, 1.0, 10, False)
 

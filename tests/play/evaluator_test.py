@@ -49,7 +49,7 @@ class Training:
         counts = self.shared.counters.add_update(n_steps, n_steps, 0)
         for variable in (*self.shared.weights.values(), *self.shared.mean_squares.values()):
             variable.assign(tf.fill(variable.shape, np.float32(counts.steps)))
-        seen = {name: np.full((1, 12), counts.steps) for name in self.shared.moments}
+        seen = {name: moments.of(np.full((1, 12), counts.steps)) for name in self.shared.moments}
         self.shared.update(lambda: None, seen)
 
     def wait(self) -> None:
@@ -309,7 +309,7 @@ def test_the_moments_are_those_of_the_weights_moment(folder, pretend):
 
     def score_of(agent: Agent, stop: StopFlag) -> float:
         training.move_on(100)
-        decision = agent.decide(np.full(12, 7, np.float32), agent.first_state, GENERATOR)
+        decision = agent.act(np.full(12, 7, np.float32), agent.first_state, generator=GENERATOR)
         seen.append(decision.observation)
         return 1.0
 

@@ -19,8 +19,15 @@ EXAMPLE = pathlib.Path(__file__).resolve().parent.parent / "pinned/panel.png"
 
 
 def decide(observation: Any, action: Any, outputs: Any, value: float, state: Any = 0) -> Decision:
-    arrays = (np.asarray(array, np.float32) for array in (observation, action, outputs))
-    return Decision(*arrays, value, np.asarray(state, np.float32))
+    """A decision by logits or, of continuous actions, by means and logs of the sd."""
+    seen, act, out, cells = (
+        np.asarray(array, np.float32) for array in (observation, action, outputs, state)
+    )
+    if act.shape:
+        means, log_sds = np.split(out, 2)
+        return Decision(act, None, means, np.exp(log_sds), value, cells, seen)
+    probabilities = np.exp(out - out.max())
+    return Decision(act, probabilities / probabilities.sum(), None, None, value, cells, seen)
 
 
 def example() -> Image.Image:

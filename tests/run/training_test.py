@@ -55,6 +55,9 @@ class Envs(NumberedEnvs):
 def whole(monkeypatch):
     """Threads of TensorFlow's cannot be configured in a process that has used it already."""
     monkeypatch.setattr(tensorflow_process, "start_tensorflow", lambda: None)
+    monkeypatch.setattr(
+        watch, "FIRST_ROW_SECONDS", 60.0
+    )  # on a busy machine, 2 s pass in the middle
 
 
 class Run(RunFiles):
@@ -142,8 +145,8 @@ def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):
     assert out == run.log()
     assert out.splitlines()[2:] == [
         f"checkpoint before the first update: {run.saved(0).path}",
-        f"48 steps  {row['misc/steps_per_second']:.0f} steps/s  {n_games} games  "
-        f"last 100: {row['rl/episode_reward_mean_100']:.2f}",
+        f"48 steps  {row['misc/steps_per_second']:.0f} steps/s  {n_games} games, "
+        f"last {n_games}: {row['rl/episode_reward_mean_100']:.2f}",
         f"saved {saved.path}",
         f"finished at 48 steps, 6 updates, {n_games} games",
     ]
@@ -166,7 +169,7 @@ def test_rows_and_checkpoints_come_while_the_run_goes_on(tmp_path, signals, monk
             wait_until(lambda: max(checkpoint.numbered(path / "checkpoints")) >= 4 * (n // 4))
 
     envs = Envs(on_step=wait_for_rows_and_checkpoints)
-    intervals = {"ckpt_interval_seconds": 0.01, "manager_wake_interval_seconds": 0.01}
+    intervals = {"ckpt_interval_seconds": 0.01, "log_interval_seconds": 0.01}
     run = train(path, signals, envs, keep_ckpts=1000, **intervals)
     assert run.status == 0
     steps = [row["misc/steps"] for row in run.rows()]
@@ -327,7 +330,7 @@ def test_an_evaluation_does_not_change_the_training_by_a_bit(
         n_decisions = 0
         while not stop.is_set() and (evaluated.n_steps < 40 or n_decisions < 50):
             seen = generator.standard_normal(3).astype(np.float32)
-            agent.decide(seen, agent.first_state, generator)
+            agent.act(seen, agent.first_state, generator=generator)
             n_decisions += 1
         return evaluation.Played(number, float(number), 10, False)
 

@@ -1,5 +1,6 @@
 """What the main thread makes of reports, alone."""
 
+import dataclasses
 import math
 import pathlib
 import signal
@@ -12,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from a3c.agent.collector import EnvRestart
 from a3c.agent.learner import Measurement
 from a3c.agent.shared import SharedState
-from a3c.agent.worker import EnvRestart, Failure, Report
+from a3c.agent.worker import Failure, Report
 from a3c.contract import Counts, Game, Position, Snapshot, Subject, WorkerPosition
 from a3c.play.evaluator import Evaluated
 from a3c.run import watch
@@ -48,8 +50,9 @@ class FakeLog:
         if self.is_disk_full_for == "sync":
             raise OSError("no room")
 
-    def figures(self, figures: dict[str, float]) -> None:
+    def figures(self, figures: dict[str, float], games: str) -> None:
         self.rows.append(dict(figures))
+        self.games_in_words = games
 
     def game(self, game: Game) -> None:
         self.games.append(game)
@@ -62,7 +65,7 @@ class FakeLog:
 
     evaluation = histograms
 
-    def move_bar(self, n_steps: int, n_games: int, mean_100: float) -> None:
+    def move_bar(self, n_steps: int, games: str) -> None:
         pass
 
 
@@ -132,7 +135,7 @@ def make(tmp_path, signals, monkeypatch):
         shared = SharedState(weights, PARAMS, COUNTS)
         run = watch.Run(PARAMS, SUBJECT, folder, start, signals, log, shared, watch.Reports())
         worker = types.SimpleNamespace(
-            number=0, run=work, position=POSITION.workers[0], episode_value_mean=9.0
+            source=None, number=0, run=work, position=POSITION.workers[0], episode_value_mean=9.0
         )
         return Watched(watch.Watch(run, [worker]), run, log, worker, clock)
 
@@ -220,14 +223,20 @@ def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
 
 
 def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch):
-    """Analytic: a row every minute from 100 s on, and a checkpoint every five; evaluations, too."""
+    """Analytic: rows every 2 s once there are steps, then a fifth of the time later, at most a minute; a
+    checkpoint every five minutes; evaluations, too.
+    """
     clock, rows, saved = watched.clock, [], []
+    monkeypatch.setattr(watch, "BAR_INTERVAL_SECONDS", 0.001)
     monkeypatch.setattr(watched.watch, "_write_row", lambda: rows.append(clock[0]))
     monkeypatch.setattr(watched.watch, "_save", lambda: saved.append(clock[0]))
-    times, is_over = iter([159.9, 160.0, 399.9, 400.0]), threading.Event()
+    at = [103.9, 104.0, 105.9, 106.0, 200.0, 219.9, 220.0, 399.9, 400.0]
+    times, is_over = iter(at), threading.Event()
 
     def pass_time() -> None:
         clock[0] = next(times, clock[0])
+        if clock[0] == 104.0:
+            watched.run.shared.counters.add_update(1, 4, 20)
         if clock[0] == 400.0:
             is_over.set()
 
@@ -235,7 +244,36 @@ def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch
     worker = threading.Thread(target=is_over.wait, args=[processes.DEADLINE_SECONDS])
     worker.start()
     watched.watch._watch([worker])
-    assert (rows, saved) == ([160.0, 399.9], [400.0])
+    assert (rows, saved) == ([104.0, 106.0, 200.0, 220.0, 399.9], [400.0])
+    assert [watch.seconds_to_next_row(t, 60.0) for t in (0, 10, 100, 300, 9e9)] == [
+        2,
+        2,
+        20,
+        60,
+        60,
+    ]
+    assert watch.seconds_to_next_row(0.0, 0.5) == 0.5
+
+
+def test_a_run_stops_after_its_hours(watched, signals):
+    """Analytic: half an hour after the process was started; it is no signal, so the status is 0."""
+    signals.began = 50.0
+    watched.watch._stop_at = watch.stop_time(
+        signals, dataclasses.replace(PARAMS, stop_after_hours=0.5)
+    )
+    watched.watch._evaluator = types.SimpleNamespace(begin_if_due=lambda: None)
+
+    def work() -> None:
+        watched.clock[0] = 1849.0
+        assert not signals.stop.is_set()
+        watched.clock[0] = 1850.0
+        processes.wait_until(signals.stop.is_set, "the stop")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    watched.watch._watch([worker])
+    assert watched.watch._conclude() == 0
+    assert watched.log.said[-1][0].startswith("stopped at 100 steps")
 
 
 def test_that_saving_works_again_is_said_once(watched):
@@ -284,6 +322,8 @@ def test_an_interval_in_which_nothing_happened(watched):
         "misc/lr": 0.375,  # a quarter of the way down
         "misc/cpu_hours": 18.9 / 3600,
         "misc/env_restarts": 0,
+        "misc/remote_workers": 0,
+        "misc/remote_restarts": 0,
         "rl/episodes": 4,
         "rl/episode_value_mean": 9.0,  # of the latest episode, whenever that ended
     }
@@ -320,10 +360,17 @@ def test_policy_lag_is_of_the_interval(watched):
 
 
 def test_games_are_averaged_over_the_last_hundred(watched):
-    """Analytic: of 130 games the first 30 do not count, however many intervals ago they were."""
+    """Analytic: of 130 games the first 30 do not count, however many intervals ago they were; and
+    it is said how many are meant.
+    """
+    watched.row()
+    assert watched.log.games_in_words == "4 games"  # of the run before, of which no score is known
     for first in (0, 65):
         watched.take(*(game(n, float(n), 3 * n) for n in range(first, first + 65)))
         row = watched.row()
+        if first == 0:
+            assert watched.log.games_in_words == "4 games, last 65: 32.00"
+    assert watched.log.games_in_words == "4 games, last 100: 79.50"
     assert row["rl/episode_reward_mean_100"] == np.mean(range(30, 130))
     assert row["rl/episode_length_mean_100"] == 3 * np.mean(range(30, 130))
     assert watched.log.games == [game(n, float(n), 3 * n) for n in range(130)]
@@ -343,6 +390,26 @@ def test_restarts_are_counted_and_told(watched):
         (f"{told}worker 3, environment 0 died (exit code -9)", False),
         (f"{told}it hangs", False),
         (f"{told}worker 1, environment 0 failed:\nTraceback\nRuntimeError: so", False),
+    ]
+
+
+def test_a_traceback_is_told_once(watched):
+    """Analytic: through the same lines of code, whatever its error says and whose it is; after that it has one
+    line. Another traceback is told as well.
+    """
+
+    def failed(worker: int, line: int, error: str) -> str:
+        places = f'Traceback:\n  File "a.py", line 3, in f\n  File "b.py", line {line}, in g'
+        return f"worker {worker}, environment 0 failed:\n{places}\n{error}"
+
+    for worker, line, error in ((0, 4, "E: 1"), (1, 4, "E: 2"), (0, 5, "E: 1"), (0, 4, "E: 3")):
+        watched.take(EnvRestart(failed(worker, line, error)))
+    told = [said.partition("episodes: ")[2] for said, _ in watched.log.said]
+    assert told == [
+        failed(0, 4, "E: 1"),
+        "worker 1, environment 0 failed: … E: 2",
+        failed(0, 5, "E: 1"),
+        "worker 0, environment 0 failed: … E: 3",
     ]
 
 

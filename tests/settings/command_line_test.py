@@ -73,8 +73,49 @@ def test_a_resumed_run_is_asked_for_nothing_else():
     """Analytic: what was given is kept for `resumed`; what is for new runs is refused."""
     asked = command_line.parse(["--resume", "x", "--n_steps", "5", "--detailed_logs=none"])
     assert asked == command_line.Resume("x", {"n_steps": 5, "detailed_logs": False})
-    for more in (["--config", "x"], ["--print_config"]):
+    for more in (["--config", "x"], ["--print_config"], ["--resume_or_start"]):
         assert "for new runs" in refusal("--resume", "x", *more)
+
+
+def test_a_run_is_resumed_or_started_by_one_command(tmp_path):
+    """Analytic: what to start, and what a run that is there must have: what was asked for by name."""
+    (tmp_path / "x.toml").write_text("discount = 0.9\n")
+    argv = (
+        f"--resume_or_start --log_dir run --config {tmp_path}/x.toml --preset paper --seed 3 {PONG}"
+    )
+    asked = command_line.parse(argv.split())
+    assert isinstance(asked, command_line.Resume)
+    assert asked.folder == "run"
+    assert asked.given == {"env_id": PONG, "preset": "paper", "seed": 3, "discount": 0.9}
+    plain = command_line.parse([word for word in argv.split() if word != "--resume_or_start"])
+    assert asked.otherwise == plain
+    # What follows from other values is not what was asked for, so it stays as the run has it.
+    assert command_line.resumed(plain, asked.given).params == plain.params
+    with_network = params.resolve(command_line.parse(["--network", "none", PONG]), "image")
+    assert command_line.resumed(with_network, {"network": None}).params == with_network.params
+    assert "needs --log_dir" in refusal("--resume_or_start", PONG)
+
+
+def test_a_checkpoint_alone_brings_environment_and_settings():
+    """Analytic: flags win; where the environment is named, or a file, nothing is taken from there."""
+    there = {"env_id": PONG, "preset": "paper", "discount": 0.9, "seed": 5}
+    asked = []
+
+    def parse(*argv: str) -> params.ParsedParams:
+        return command_line.parse(argv, settings_at=lambda path: asked.append(path) or there)
+
+    found, sources = parse("--load_ckpt", "x", "--seed", "7")
+    assert (found.env_id, found.discount, found.rmsprop_epsilon, found.seed) == (PONG, 0.9, 0.1, 7)
+    assert (sources["discount"], sources["seed"], asked) == ("config", "command line", ["x"])
+    assert parse("--load_ckpt", "x", PONG).params.discount == 0.99
+    with pytest.raises(BadInput, match="env_id is missing"):
+        parse("--load_ckpt", "none")
+    assert asked == ["x"]
+    there["env_id"] = "toys:X-v0"
+    with pytest.raises(
+        BadInput, match=r"^x asks for toys:X-v0, which may run the code of a module"
+    ):
+        parse("--load_ckpt", "x")
 
 
 def test_commands_of_ocd_a3c_run_unchanged():
@@ -96,7 +137,7 @@ def test_commands_of_ocd_a3c_run_unchanged():
         seed=3,
         max_n_noops=20,
         detailed_logs=True,
-        manager_wake_interval_seconds=30.0,
+        log_interval_seconds=30.0,
         preprocessing="pong",
         steps_per_update=20,
         value_loss_coef=0.25,
@@ -107,8 +148,9 @@ def test_commands_of_ocd_a3c_run_unchanged():
         lr_decay_to_zero_by_n_steps=50_000_000,
         run_name="mine",
     )
-    later = [f"--manager_{a[2:]}" if a.startswith("--wake") else a for a in argv]
-    assert command_line.parse(later) == (found, sources)
+    for name in ("manager_wake", "log"):
+        later = [a.replace("--wake", f"--{name}") for a in argv]
+        assert command_line.parse(later) == (found, sources)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +175,24 @@ def test_a_list_takes_the_numbers_that_follow_and_no_environment(argv, units):
     resumed = command_line.parse(["--resume", "run", *argv.split()])
     assert resumed.given["hidden_units"] == units
     assert resumed.given["env_id"] == "X-v1"
+
+
+@pytest.mark.parametrize(
+    ("argv", "kwargs"),
+    [
+        ("--env_kwargs a=1 b= X-v1", ("a=1", "b=")),
+        ("X-v1 --env_kwargs a=1 c=d=e", ("a=1", "c=d=e")),
+        ("--hidden_units 8 --env_kwargs a=1 --wrapper m:W X-v1", ("a=1",)),
+        ("--env_kwargs a=1 --hidden_units 8 X-v1", ("a=1",)),
+        ("X-v1 --env_kwargs none", ()),
+        ("--env_kwargs=none X-v1", ()),
+    ],
+)
+def test_arguments_of_an_environment_are_told_from_its_id(argv, kwargs):
+    """Analytic: in every position, and beside another list."""
+    found, sources = command_line.parse(argv.split())
+    assert (found.env_id, found.env_kwargs) == ("X-v1", kwargs)
+    assert sources["env_id"] == sources["env_kwargs"] == "command line"
 
 
 def test_a_resumed_run_keeps_its_layers():
@@ -188,6 +248,9 @@ def test_step_counts_are_understood_in_float_syntax():
         ("Pong-v4 --hidden_units none", ["--hidden_units", "not 'none'"]),
         ("--hidden_units 64 Pong-v4 64", ["--hidden_units", "not 64 'Pong-v4' 64"]),
         (f"Pong-v4 --hidden_units {'9 ' * 17}", ["--hidden_units", "1 to 16"]),
+        ("--env_kwargs a=1 X-v1 b", ["--env_kwargs", "'X-v1'"]),
+        ("--hidden_units 64 Pong-v4 --env_kwargs X-v1", ["--env_kwargs", "'X-v1'"]),
+        ("Pong-v4 --env_kwargs 1=2", ["--env_kwargs", "name=value", "'1=2'"]),
         ("Pong-v4 --activation sigmoid", ["--activation", "tanh", "relu"]),
         ("Pong-v4 --initial_sd 0", ["--initial_sd", "1e-3"]),
         ("Pong-v4 --cores two", ["--cores", "two"]),

@@ -72,6 +72,25 @@ def test_numbers_are_taken_as_people_write_them(tmp_path):
     assert repr(found.params) == repr(other.params)
 
 
+@pytest.mark.parametrize("before", ["wake_interval_seconds", "manager_wake_interval_seconds"])
+def test_a_flag_may_still_have_its_old_name(tmp_path, before):
+    """Analytic: in a file and in the record of a run, which can be resumed, too."""
+    asked = asked_by(f"{before} = 7", tmp_path, PONG)
+    assert (asked.params.log_interval_seconds, asked.sources["log_interval_seconds"]) == (
+        7,
+        "config",
+    )
+    content = params.to_json(asked._replace(sources=dict.fromkeys(asked.sources, "command line")))
+    for part in content.values():
+        part[before] = part.pop("log_interval_seconds")
+    (tmp_path / "args.json").write_text(json.dumps(content), encoding="utf-8")
+    notes: list[str] = []
+    again = command_line.parse(["--config", str(tmp_path)], notes.append)
+    assert (again.params.log_interval_seconds, notes) == (7, [])
+    saved = params.from_json(content)
+    assert (saved.params, saved.sources["log_interval_seconds"]) == (asked.params, "command line")
+
+
 def test_none_unsets_a_flag(tmp_path):
     """Analytic: in the file what a preset says, and on the command line what the file says."""
     text = 'preset = "paper"\nnetwork = "none"\ndebug = "none"\nrun_name = "mine"\n'
@@ -119,7 +138,25 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, words):
         ('log_dir = "a"\nrun_name = "b"', [], "both name the run folder"),
         ("debug = true", ["--n_workers", "2"], "--debug needs one worker"),
         ("", [], "env_id is missing"),
-        ('env_id = "toys:X-v0"', [], "runs the code of a module: if you trust it"),
+        (
+            'env_id = "toys:X-v0"',
+            [],
+            "toys:X-v0, which may run the code of a module: if you trust it",
+        ),
+        ('wrapper = "toys:W"', [], "asks for --wrapper toys:W, which may run"),
+        (
+            'env_kwargs = ["size=3", "cls=toys:W"]',
+            [],
+            "--env_kwargs size=3 cls=toys:W, which may run",
+        ),
+        (
+            'wrapper = "toys:W"',
+            ["--env_kwargs", "x=toys:W"],
+            "asks for --wrapper toys:W, which may",
+        ),
+        ("env_kwargs = ['3']", [], "--env_kwargs must be name=value, such as size=8, not '3'"),
+        ("env_kwargs = [3]", [], "--env_kwargs must be name=value"),
+        ("env_kwargs = 'a b=1'", [], "--env_kwargs must be name=value"),
     ],
 )
 def test_contradictions_are_refused_as_on_the_command_line(tmp_path, text, argv, words):
@@ -127,6 +164,9 @@ def test_contradictions_are_refused_as_on_the_command_line(tmp_path, text, argv,
     env_id = [] if "env_id" in text + words else [PONG]
     assert words in refusal(text, tmp_path, *argv, *env_id)
     assert asked_by('env_id = "toys:X-v0"', tmp_path, "toys:X-v0").params.env_id == "toys:X-v0"
+    found = asked_by('wrapper = "toys:W"', tmp_path, PONG, "--wrapper", "toys:W").params
+    assert found.wrapper == "toys:W"
+    assert asked_by('env_kwargs = ["size=3"]', tmp_path, PONG).params.env_kwargs == ("size=3",)
 
 
 def test_what_is_no_file_of_settings_is_refused(tmp_path):
@@ -155,6 +195,8 @@ def test_what_is_no_file_of_settings_is_refused(tmp_path):
         ["--log_dir", 'a "b" \\ é \u2028 \U0001f600 x', "--rmsprop_epsilon", "1e-30"],
         ["--detailed_logs=none", "--seed", "0", "--load_ckpt", "runs/x"],
         ["--hidden_units", "200", "100", "--normalize_observations", "--max_episode_steps", "9"],
+        ["--env_kwargs", "a=1", "b=x y", 'c=["é"]', "--wrapper", "w"],
+        ["--env_kwargs", "none"],
     ],
     ids=" ".join,
 )
@@ -182,7 +224,7 @@ def test_every_published_run_can_be_asked_for_again(tmp_path, path):
     assert command_line.parse(["--config", str(path.parent)]) == again
     toml = printed("--config", str(path))
     assert asked_by(toml, tmp_path) == again
-    had = json.loads(path.read_text(encoding="utf-8"))["params"]
+    had = params.by_todays_names(json.loads(path.read_text(encoding="utf-8"))["params"])
     found = params.as_in_json(params.resolve(again, "image").params)
     assert {name: found[name] for name in had} == had | {"log_dir": None}
 

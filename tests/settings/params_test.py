@@ -47,7 +47,7 @@ OCD = {
     "load_ckpt": None,
     "ckpt_interval_seconds": 300.0,
     "keep_ckpts": 3,
-    "manager_wake_interval_seconds": 60.0,
+    "log_interval_seconds": 60.0,
     "log_dir": None,
     "run_name": None,
     "debug": False,
@@ -145,6 +145,7 @@ RANGES = {n: knob.within for n, knob in params.KNOBS.items() if knob.within}
 def test_every_flag_is_declared_soundly():
     """Analytic: every number has a range; what a resumed run may change does not change training."""
     numbers = {n for n, types in params.TYPES.items() if {int, float, tuple} & {*types}}
+    numbers.remove("env_kwargs")  # a list of texts
     assert numbers == RANGES.keys()
     assert not any(knob.anew and knob.changes_training for knob in params.KNOBS.values())
 
@@ -158,6 +159,8 @@ def test_the_ends_of_every_range_are_taken_and_survive_float32():
             extra = ["--n_steps", "1"]
             if name == "lr_decay_to_zero_by_n_steps":
                 extra += ["--lr_schedule", "linear"]
+            if name == "remote_workers":
+                extra += ["--ray", "auto", "--n_workers", "2"]
             argv = [PONG, *extra, f"--{name}", str(value)]
             expected = (value,) if params.TYPES[name] == (tuple,) else value
             assert getattr(command_line.parse(argv).params, name) == expected
@@ -188,10 +191,8 @@ def test_the_network_fits_the_observations(argv, kind, network, source):
     assert params.resolve(once, kind) == once
 
 
-FOR_IMAGES, FOR_VECTORS = (
-    "is for images, but {} gives vectors",
-    "is for vectors, but {} gives images",
-)
+FOR_ATARI = "is for Atari games, but {} is none"
+FOR_VECTORS = "is for vectors, but {} gives images"
 FOR_CONTINUOUS = "is for continuous actions, but {} has discrete ones"
 
 
@@ -200,13 +201,12 @@ FOR_CONTINUOUS = "is for continuous actions, but {} has discrete ones"
     [
         ("--network", "mlp", "image", "the image observations of {}: use nature or small"),
         ("--network", "small", "vector", "the vector observations of {}: use mlp"),
-        ("--preprocessing", "generic", "vector", FOR_IMAGES),
-        ("--max_n_noops", "30", "vector", FOR_IMAGES),
+        ("--preprocessing", "generic", "vector", FOR_ATARI),
+        ("--max_n_noops", "30", "image", FOR_ATARI),
         ("--hidden_units", "64 64", "image", FOR_VECTORS),
         ("--activation", "relu", "image", FOR_VECTORS),
         ("--normalize_observations", "", "image", FOR_VECTORS),
         ("--scale_rewards", "", "image", FOR_VECTORS),
-        ("--max_episode_steps", "100", "image", FOR_VECTORS),
         ("--policy_sd", "per_state", "image", FOR_CONTINUOUS),
         ("--initial_sd", "1", "vector", FOR_CONTINUOUS),
     ],
@@ -225,15 +225,28 @@ def test_what_does_not_fit_the_environment_is_refused(flag, value, kind, words, 
         params.resolve(parsed._replace(sources=parsed.sources | {flag[2:]: "preset"}), kind)
 
 
+def test_a_time_limit_in_steps_is_not_for_atari():
+    """Analytic: its emulator counts frames; of a preset, the limit has no effect there."""
+    parsed = command_line.parse(["--max_episode_steps", "9", PONG])
+    with pytest.raises(BadInput, match="^--max_episode_steps is not for Atari"):
+        params.resolve(parsed, "image", is_atari=True)
+    for kind in ("image", "vector"):
+        assert params.resolve(parsed, kind).params.max_episode_steps == 9
+    of_preset = parsed._replace(sources=parsed.sources | {"max_episode_steps": "preset"})
+    params.resolve(of_preset, "image", is_atari=True)
+
+
 def test_flags_that_hold_anyway_are_no_error():
-    """Analytic: asking for no no-ops, unclipped rewards and whole episodes is what vectors get, and
-    for no running statistics and no time limit of our own, what images get. Continuous actions have
-    a use for their flags.
+    """Analytic: asking for no no-ops, unclipped rewards and whole episodes is what others than Atari get,
+    and for no running statistics and no time limit of our own, what images get. Atari and continuous
+    actions have a use for their flags.
     """
     flags = ["--max_n_noops", "0", "--no_clip_rewards", "--no_end_on_life_loss"]
     params.resolve(command_line.parse([*flags, PONG]), "vector")
     flags = ["--normalize_observations=none", "--scale_rewards=none", "--max_episode_steps", "none"]
-    params.resolve(command_line.parse([*flags, PONG]), "image")
+    params.resolve(command_line.parse([*flags, PONG]), "image", is_atari=True)
+    flags = ["--max_n_noops", "3", "--preprocessing", "pong"]
+    params.resolve(command_line.parse([*flags, PONG]), "image", is_atari=True)
     flags = ["--policy_sd", "per_state", "--initial_sd", "0.5", "--hidden_units", "8"]
     params.resolve(command_line.parse([*flags, PONG]), "vector", is_continuous=True)
 
@@ -241,6 +254,7 @@ def test_flags_that_hold_anyway_are_no_error():
 def test_every_parameter_survives_args_json_exactly():
     """Analytic: what is read is what was written, for every field, floats to the last bit."""
     argv = [PONG, "--preset", "paper", "--initial_lr", repr(math.pi * 1e-4), "--log_dir", "r\udcff"]
+    argv += ["--env_kwargs", "a=1", "b=x y", "--wrapper", "m:A,m:B"]
     parsed = command_line.parse([*argv, "--hidden_units", "7", "5"])
     content = json.loads(json.dumps(params.to_json(parsed)))
     assert params.from_json(content) == parsed
@@ -344,3 +358,22 @@ def test_any_value_in_args_json_is_read_or_refused(name, part, value):
         return
     assert isinstance(parsed, ParsedParams)
     params.check(parsed.params)
+
+
+def test_remote_workers_are_the_last_ones_and_never_all():
+    """Analytic: worker 0 stays here; without --ray, all do. Contradictions and strange addresses are refused."""
+    ray = ["--ray", "auto", "--n_workers", "4"]
+    for argv, expected in [
+        (["--n_workers", "4"], 0),
+        (ray, 3),
+        ([*ray, "--remote_workers", "2"], 2),
+        ([*ray, "--remote_workers", "9"], 3),
+    ]:
+        assert params.n_remote_workers(command_line.parse([PONG, *argv]).params) == expected
+    for argv, words in [
+        (["--ray", "local"], "--ray needs --n_workers 2 at least"),
+        (["--n_workers", "4", "--remote_workers", "2"], "--remote_workers 2 needs --ray"),
+        (["--n_workers", "4", "--ray", "there"], "must be auto or HOST:PORT"),
+    ]:
+        with pytest.raises(BadInput, match=words):
+            command_line.parse([PONG, *argv])

@@ -114,7 +114,8 @@ def test_the_form_is_what_it_was(path):
     with safetensors.safe_open(path, framework="np") as file:
         content = json.loads(file.metadata()["a3c"])
     assert content["format_version"] == 3
-    assert content["subject"] == SUBJECT_JSON | {"observation_shape": [4], "hidden_units": [64, 64]}
+    as_lists = {"observation_shape": [4], "hidden_units": [64, 64], "env_kwargs": []}
+    assert content["subject"] == SUBJECT_JSON | as_lists
     assert content["counts"] == {"steps": 70, "updates": 14, "games": 3, "frames": 71}
     edit(path)
     after = checkpoint.read(path)
@@ -140,6 +141,22 @@ def test_a_file_of_format_2_is_read(tmp_path):
     assert checkpoint.read(path).subject == SUBJECT
     edit(path, format_version=3)
     assert "subject" in refusal(path)
+
+
+def test_a_file_without_arguments_of_its_environment_is_read(path):
+    """Golden: format 3 did not have them at first; it had the defaults of today."""
+    younger = ("env_kwargs", "wrapper", "max_episode_steps")
+    edit(path, subject={name: x for name, x in SUBJECT_JSON.items() if name not in younger})
+    assert checkpoint.read(path).subject == SUBJECT
+    for name in ("policy", "lstm_units"):
+        edit(path, subject={n: x for n, x in SUBJECT_JSON.items() if n != name})
+        assert "subject" in refusal(path)
+
+
+def test_a_network_fits_an_environment_with_other_arguments(path):
+    """Analytic: so that training can go on with a harder one."""
+    harder = SUBJECT._replace(env_kwargs=("size=9",), wrapper="m:W", max_episode_steps=9)
+    checkpoint.read(path).check_fits(harder)
 
 
 def test_a_mismatch_names_both_values(path):
@@ -382,6 +399,9 @@ SUBJECTS = {
     "hidden_units": [64, [0], [64.0], ["64"], [True], [[64]], None],
     "activation": ["sigmoid", None],
     "lstm_units": [-1, 1.0, True, None, 10**15],
+    "env_kwargs": ["a=1", [1], None, {}],
+    "wrapper": [1, ["a:B"]],
+    "max_episode_steps": [0, -1, 1.5, "9"],
 }
 POSITIONS = {
     "workers": [3, [[]], [None], *([WORKER | {"next_games": x}] for x in ([1.0, 2], [2**70], 5))],

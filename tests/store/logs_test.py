@@ -16,6 +16,10 @@ import termios
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.metadata import (
+    SESSION_START_INFO_TAG,
+    parse_session_start_info_plugin_data,
+)
 from tensorboard.util.tensor_util import make_ndarray
 
 from a3c.contract import Game
@@ -31,7 +35,7 @@ COLUMNS = [
     f"{part}/{name}"
     for part, names in {
         "misc": "steps frames updates steps_per_second lr policy_lag_mean policy_lag_max cpu_hours"
-        " env_restarts",
+        " env_restarts remote_workers remote_restarts",
         "rl": "episode_reward_mean_100 episode_length_mean_100 episodes policy_entropy"
         " advantage_mean episode_value_mean explained_variance",
         "loss": "loss_policy loss_value loss_combined grads_norm_policy grads_norm_value"
@@ -55,6 +59,12 @@ class Scalars:
         self._events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
         self._events.Reload()
         self.tags = self._events.Tags()["tensors"]
+
+    def settings(self) -> dict[str, object]:
+        """The hyperparameters."""
+        data = self._events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
+        found = parse_session_start_info_plugin_data(data).hparams
+        return {name: getattr(value, value.WhichOneof("kind")) for name, value in found.items()}
 
     def of(self, tag: str) -> dict[int, np.ndarray]:
         """The values by their steps."""
@@ -86,13 +96,13 @@ def write_all(folder: pathlib.Path) -> None:
     log = open_log(folder)
     log.say("traced")
     log.game(game(17))
-    log.figures(ROWS[0])
-    log.move_bar(700, 2, 0.5)
-    log.move_bar(1500, 3, 1.5)
+    log.figures(ROWS[0], "2 games, last 2: 0.50")
+    log.move_bar(700, "2 games, last 2: 0.50")
+    log.move_bar(1500, "3 games, last 3: 1.50")
     log.game(game(1501, score=21.0, length=900, worker=1))
     log.game(game(1502, score=1 / 3, length=901, env=2))
     log.say("a worker failed:\nat line 3", error=True)
-    log.figures(ROWS[1])
+    log.figures(ROWS[1], "3 games")
     log.histograms(2000, {"weights/policy_kernel": np.linspace(-1, 3, 1000, dtype=np.float32)})
     log.evaluation(50, {"episode_reward_mean": 1.5, "episode_reward_sd": math.nan})
     log.evaluation(60, {"episode_reward_mean": 2.5, "episode_reward_sd": 1.0})
@@ -195,7 +205,18 @@ def test_every_game_is_at_its_step(written):
         "rl/episode_reward_sum",
         "rl/episode_length_steps",
         "weights/policy_kernel",
+        SESSION_START_INFO_TAG,
     }
+
+
+def test_tensorboard_shows_the_settings(written):
+    """Parity: as its plugin reads them; numbers stay numbers, and what is no number is a text."""
+    values = written[1].settings()
+    assert (values["seed"], values["n_steps"], values["discount"]) == (0, 3000, 0.99)
+    assert values["no_xla"] is False
+    assert (values["env_id"], values["hidden_units"]) == ("Numbered-v0", "64 64")
+    assert values["network"] == "none"
+    assert {"preset", "log_dir", "keep_ckpts"}.isdisjoint(values)
 
 
 def test_histograms_hold_every_number(written):
@@ -228,7 +249,7 @@ def test_a_score_beyond_32_bits_is_infinite_in_tensorboard_alone(tmp_path):
     """Analytic: TensorBoard's numbers have 32 bits; the CSV has the score, and nothing raises."""
     log = open_log(tmp_path)
     log.game(game(17, score=1e39))
-    log.figures(ROWS[0] | {"rl/episode_reward_mean_100": -1e300})
+    log.figures(ROWS[0] | {"rl/episode_reward_mean_100": -1e300}, "")
     log.close()
     (row,) = csv.DictReader((tmp_path / "progress.csv").open(newline=""))
     assert float(row["rl/episode_reward_mean_100"]) == -1e300
@@ -242,10 +263,10 @@ def test_all_is_on_the_disk_at_once(tmp_path):
     log = open_log(tmp_path)
     assert (tmp_path / "progress.csv").read_text().count("\n") == 1
     log.say("traced")
-    log.figures(ROWS[0])
+    log.figures(ROWS[0], "")
     assert len(list(csv.reader((tmp_path / "progress.csv").open(newline="")))) == 2
     assert (tmp_path / "log.txt").read_text().startswith("traced\n1,000 steps")
-    assert set(Scalars(tmp_path).tags) == set(COLUMNS)
+    assert set(Scalars(tmp_path).tags) == {*COLUMNS, SESSION_START_INFO_TAG}
     for n in range(2):
         log.game(game(n))
         assert load_results(tmp_path)[-1]["step"] == n
@@ -259,8 +280,8 @@ def test_without_a_terminal_there_is_one_line_an_interval_and_no_bar(tmp_path, c
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "traced",
-        "1,000 steps  1004 steps/s  1,014 games  last 100: 1011.25",
-        "2,000 steps  512 steps/s  7 games  last 100: nan",
+        "1,000 steps  1004 steps/s  2 games, last 2: 0.50",
+        "2,000 steps  512 steps/s  3 games",
     ]
     assert err == "a worker failed:\nat line 3\n"
     shown = out.splitlines()
@@ -290,7 +311,7 @@ def test_on_a_terminal_there_is_a_bar_and_no_line_an_interval(tmp_path, monkeypa
     number = r"[\d.]+[kMG]?"
     assert re.fullmatch(
         rf" 50%\|[█▌ ]+\| 1\.50k/3\.00k \[00:\d\d<00:\d\d, {number} steps/s,"
-        r" 3 games, last 100: 1\.5\]",
+        r" 3 games, last 3: 1\.50\]",
         last,
     ), repr(last)
     assert "traced\n" in shown
@@ -309,7 +330,7 @@ def test_a_table_of_another_version_keeps_its_columns(tmp_path, head):
     before = f"{head}\r\n1,4\r\n".encode()
     (tmp_path / "progress.csv").write_bytes(before)
     log = open_log(tmp_path)
-    log.figures(ROWS[0])
+    log.figures(ROWS[0], "")
     log.close()
     after = (tmp_path / "progress.csv").read_bytes()
     assert after.startswith(before)

@@ -148,20 +148,20 @@ def digest_of(folder: pathlib.Path, **files: str) -> str:
 
 
 def test_the_codes_digest_is_of_what_trains(tmp_path):
-    """Analytic: every byte and name of a3c's modules and presets, and of train.py."""
-    what_trains = ["a3c__one_py", "a3c__room__one_py", "a3c__room__sub__two_toml", "train_py"]
+    """Analytic: every byte and name of a3c's modules and presets."""
+    what_trains = ["a3c__one_py", "a3c__room__one_py", "a3c__room__sub__two_toml"]
     digests = [digest_of(tmp_path)]
     for name in what_trains:
         digests += [digest_of(tmp_path, **{name: text}) for text in ("", "1", "2")]
-    assert len(set(digests)) == len(digests) == 13
+    assert len(set(digests)) == len(digests) == 10
     (tmp_path / "a3c/one.py").rename(tmp_path / "a3c/only.py")
     assert provenance.digest_of(tmp_path) not in digests
 
 
 def test_the_codes_digest_is_of_nothing_else(tmp_path):
     """Analytic: neither of other files nor of the order in which a folder lists them."""
-    before = digest_of(tmp_path, a3c__one_py="1", a3c__two_py="2", train_py="3")
-    assert digest_of(tmp_path, README="1", run_checkpoint_py="1", tests__one_py="1") == before
+    before = digest_of(tmp_path, a3c__one_py="1", a3c__two_py="2")
+    assert digest_of(tmp_path, README="1", train_py="1", tests__one_py="1") == before
     glob = pathlib.Path.glob
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pathlib.Path, "glob", lambda *a: reversed(list(glob(*a))))
@@ -176,4 +176,4 @@ def test_the_digest_covers_this_code():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pathlib.Path, "read_bytes", lambda path: seen.add(path) or read_bytes(path))
         provenance.digest_of(ROOT)
-    assert seen >= {*sources, ROOT / "train.py", ROOT / "a3c/contract.py"}
+    assert seen >= {*sources, ROOT / "a3c/contract.py"}

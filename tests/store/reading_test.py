@@ -62,6 +62,18 @@ def test_files_of_several_runs_or_environments_are_no_run(tmp_path):
         reading.read_run(tmp_path)
 
 
+@pytest.mark.parametrize(("is_atari", "n_frames"), [(None, 4), (True, 4), (False, 1)])
+def test_a_step_is_four_frames_of_atari_alone(tmp_path, is_atari, n_frames):
+    """Analytic: an older record of images is one of Atari; images of others have no frame skip."""
+    folder = write_run(tmp_path / "a", steady(3), env_id="Images-v0")
+    content = json.loads((folder / "args.json").read_text())
+    content["environment"] = {"kind": "image"} | (
+        {} if is_atari is None else {"is_atari": is_atari}
+    )
+    (folder / "args.json").write_text(json.dumps(content))
+    assert reading.read_run(folder).frames_per_step == n_frames
+
+
 def test_a_record_of_another_version_is_read(tmp_path):
     """Analytic: it lacks younger flags and has retired ones; the environment's name is enough."""
     folder = write_run(tmp_path / "a", steady(3), env_id="CartPole-v1", sticky=0.25)

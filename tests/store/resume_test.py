@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import sys
 import types
@@ -16,6 +17,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 import train
 from a3c.contract import Counts, Moments, Position, Subject, WorkerPosition
 from a3c.machine import tensorflow_process
+from a3c.run import start
 from a3c.settings import command_line, params
 from a3c.settings.params import BadInput
 from a3c.store import checkpoint, provenance, resume, run_folder
@@ -40,8 +42,9 @@ def work(tmp_path, monkeypatch):
 
 def run(*arguments: str) -> int:
     if arguments[0] == "--resume":  # these environments have modules, which must be named
-        env_id = run_folder.read_args(arguments[1]).params.env_id
-        return train.main([*arguments, env_id])
+        params = run_folder.read_args(arguments[1]).params
+        wrapper = ["--wrapper", params.wrapper] if params.wrapper else []
+        return train.main([*arguments, *wrapper, params.env_id])
     return train.main(["--no_xla", *arguments])
 
 
@@ -199,13 +202,14 @@ ROWS = {
     "log.txt": ["at 40\n", "at 80\n", "at 85\n"],
 }
 SUBJECT = Subject(DRAWN, "generic", "mlp", (2,), 2)
+FLAGS = ["--n_workers", "2", "--n_steps", "80", "--log_dir", "run"]
 
 
 def write_run(
     *flags: str, steps: tuple[int, ...] = (0, 40, 80), moments: dict[str, Moments] | None = None
 ) -> pathlib.Path:
     """A run of two workers that was killed some rows after its last checkpoint."""
-    argv = ["--n_workers", "2", "--n_steps", "80", "--log_dir", "run", *flags, DRAWN]
+    argv = [*FLAGS, *flags, DRAWN]
     parsed = params.resolve(command_line.parse(argv), "vector")
     folder = run_folder.create(parsed, argv, {"kind": "vector", "sticky_actions": 0.0})
     drawn = np.random.default_rng(1)
@@ -279,6 +283,7 @@ def break_newest() -> None:
         ("--n_steps 70", "run is already finished"),
         ("--initial_lr 1e-3 --n_steps 90", "--initial_lr is 1e-4"),
         ("--n_workers 3 --n_steps 90", "--n_workers is 2"),
+        ("--initial_lr 1e-3", "; a new run from its checkpoint can: --load_ckpt run instead"),
         ("--log_dir other", "--log_dir is run"),
         ("--preset paper", "--preset is ocd"),
         ("CartPole-v1", "env_id is tests.tools.toys:toys/Drawn-v0"),
@@ -293,14 +298,69 @@ def test_what_would_change_training_is_refused_by_name(written, given, words):
     run_folder.open_existing(written).close()
 
 
+def test_a_network_of_another_form_is_not_promised(written):
+    """Analytic: no checkpoint of this run fits it, so --load_ckpt would be refused in turn."""
+    assert "--load_ckpt" not in refusal("--lstm_units", "8")
+
+
+def test_a_run_is_resumed_or_started(written, capsys):
+    """Analytic: with the flags that it was started with; one that is finished is left alone."""
+    asked = command_line.parse(["--resume_or_start", *FLAGS, "--n_steps", "90", DRAWN])
+    opened = start._open(asked)
+    opened.folder.close()
+    assert opened.changed == {"n_steps": (80, 90)}
+    finished = command_line.parse(["--resume_or_start", *FLAGS, DRAWN])
+    assert start._open(finished) is None
+    assert capsys.readouterr().out.startswith("run is already finished: it has 80 steps")
+    with pytest.raises(BadInput, match="--seed is 0 in the run"):
+        start._open(command_line.parse(["--resume_or_start", *FLAGS, "--seed", "1", DRAWN]))
+    written.rename("elsewhere")
+    assert start._open(finished) == finished.otherwise
+
+
+def test_the_settings_of_a_checkpoint_are_its_runs(work):
+    """Analytic: from args.json, what was asked for; of a copied file, all that is not usual."""
+    run = write_run("--seed", "3", "--discount", "0.9")
+    asked = {"env_id": DRAWN, "n_workers": 2, "n_steps": 80, "seed": 3, "discount": 0.9}
+    newest = run / "checkpoints/ckpt-80.safetensors"
+    for path in (run, run / "checkpoints", newest, shutil.copy(newest, work)):
+        assert resume.settings_at(str(path), lambda note: None) == asked
+    with pytest.raises(UnusableCheckpoint, match="nowhere"):
+        resume.settings_at("nowhere", lambda note: None)
+
+
+def test_the_command_that_goes_on_is_told(written, capsys):
+    """Golden: ready to be pasted, while there are steps to go and the run has its folder."""
+    folder = run_folder.open_existing(written)
+    more = params.Params(DRAWN, n_steps=81)
+    start.say_how_to_go_on(folder, more)
+    last = (written / "log.txt").read_text().splitlines()[-1]
+    assert capsys.readouterr().out == f"{last}\n"
+    words = shlex.split(last.removeprefix("continue with: "))
+    assert words == [sys.executable, str(processes.ROOT / "train.py"), "--resume", "run", DRAWN]
+    start.say_how_to_go_on(folder, params.Params(DRAWN, n_steps=80))
+    written.rename("elsewhere")
+    start.say_how_to_go_on(folder, more)
+    assert capsys.readouterr().out == ""
+    folder.close()
+
+
 def test_a_module_is_not_imported_because_a_file_says_so(written):
-    """Analytic: the user has to name an environment that runs a module."""
+    """Analytic: the user has to name an environment that runs a module, and so a wrapper, and an argument
+    that may be the name of one.
+    """
     before = contents(written)
-    args = json.loads((written / "args.json").read_text())
-    args["params"]["env_id"] = "this:X-v0"
-    (written / "args.json").write_text(json.dumps(args))
-    with pytest.raises(BadInput, match="^run trains this:X-v0, which runs the code of a module:"):
-        resume.open_run(command_line.parse(["--resume", "run", "--n_steps", "90"]))
+    for name, value, words in (
+        ("env_id", "this:X-v0", "this:X-v0"),
+        ("wrapper", "this:W", "--wrapper this:W"),
+        ("env_kwargs", ["a=1", "b=this:W"], "--env_kwargs a=1 b=this:W"),
+    ):
+        args = json.loads(before[written / "args.json"])
+        args["params"][name] = value
+        (written / "args.json").write_text(json.dumps(args))
+        argv = ["--resume", "run", "--n_steps", "90", *([] if name == "env_id" else [DRAWN])]
+        with pytest.raises(BadInput, match=f"^run trains with {words}, which may run the code of"):
+            resume.open_run(command_line.parse(argv))
     assert "this" not in sys.modules
     (written / "args.json").write_bytes(before[written / "args.json"])
     assert open_run("--n_steps", "90").checkpoint.n_steps == 80
@@ -687,13 +747,17 @@ def test_a_run_goes_on_in_its_files(work):
     before = set(pathlib.Path("run").glob("events*"))
     assert run("--resume", "run", "--n_steps", "90") == 0
     steps = [int(row["misc/steps"]) for row in rows("run")]
-    assert (steps[0], steps[-1], len(steps)) == (40, newest("run").n_steps, 2)
+    assert steps == sorted(steps)
+    assert {40, newest("run").n_steps} <= {*steps}
     assert len(games("run")) == newest("run").snapshot.counts.games
     seconds = [float(row["t"]) for row in rows("run", "monitor.csv")]
     assert all(0 < t < 300 for t in seconds)
     log = pathlib.Path("run/log.txt").read_text()
     assert "saved run/checkpoints/ckpt-80" not in log
     assert log.count("traced in") == 2
+    assert log.count(" steps/s ") == len(
+        steps
+    )  # each row has its line, and neither was there twice
     marks = [
         event.step
         for path in sorted(set(pathlib.Path("run").glob("events*")) - before)

@@ -15,6 +15,7 @@ from a3c.settings import command_line, params
 from a3c.settings.params import BadInput
 from a3c.store import checkpoint, provenance, run_folder
 from a3c.store.run_folder import RunFolder
+from a3c.sweep import plot_command as plot_runs
 from tests.tools import checkpoint_files
 
 PONG = "PongNoFrameskip-v4"
@@ -45,33 +46,50 @@ def everything(folder: pathlib.Path) -> list[str]:
 # Names
 
 
-def test_the_default_folder_is_named_by_environment_time_revision_and_seed(monkeypatch):
-    """Analytic: 'nogit' without a repository."""
-    folder = create(PONG, "--seed", "7")
-    assert re.fullmatch(rf"runs/{PONG}_\d{{8}}-\d{{6}}_nogit_s7", str(folder))
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--seed 7", "_s7"),
+        ("--preset wide --n_workers 3 --n_steps 5 --cores 1", "_wide_s0"),  # as the preset has it
+        ("--initial_lr 3e-4 --no_clip_rewards", "_initial_lr=0.0003_no_clip_rewards_s0"),
+        ("--preset paper --hidden_units 8 9", "_paper_hidden_units=8,9_s0"),
+    ],
+)
+def test_the_default_folder_is_named_by_what_differs_seed_and_time(flags, named):
+    """Analytic: by the environment first; not by what does not change training."""
+    folder = create(PONG, *flags.split())
+    assert re.fullmatch(rf"runs/{PONG}{re.escape(named)}_\d{{8}}-\d{{6}}", str(folder))
     assert sorted(path.name for path in folder.iterdir()) == CONTENT
     assert list((folder / "checkpoints").iterdir()) == []
-    monkeypatch.setattr(provenance, "short_revision", lambda code: "abc1234")
-    assert create().name.endswith("_abc1234_s0")
+
+
+def test_default_names_group_by_seed(monkeypatch):
+    """Analytic: whenever they began; even if one got a number, because two began in one second."""
+    names = []
+    for moment, seed in (("-030405", "0"), ("-030405", "0"), ("-112233", "1")):
+        monkeypatch.setattr(run_folder.time, "strftime", lambda form, m=moment: "20260102" + m)
+        names.append(create(PONG, "--preset", "wide", "--seed", seed))
+    assert len({*names}) == 3
+    assert {plot_runs.group_name(path) for path in names} == {f"{PONG}_wide"}
 
 
 @pytest.mark.parametrize(
     ("env_id", "named"),
-    [("ALE/Pong-v5", "ALE-Pong-v5"), ("-.ns/X: П_1.X.-", r"ns-X-_1\.X"), ("../..", "env")],
+    [("ALE/Pong-v5", "Pong-v5"), ("-.m:ns/X П_1.X.-", r"ns-X-_1\.X"), ("../..", "env")],
 )
 def test_the_environments_name_cannot_leave_the_folder_of_runs(env_id, named):
     """Analytic: whatever the id holds, the run folder is right below runs/."""
     folder = create("--", env_id)
     assert folder.parent == pathlib.Path("runs")
-    assert re.fullmatch(rf"{named}_\d{{8}}-\d{{6}}_nogit_s0", folder.name)
+    assert re.fullmatch(rf"{named}_s0_\d{{8}}-\d{{6}}", folder.name)
 
 
 def test_two_runs_of_one_second_have_two_folders(monkeypatch):
     """Analytic: seeds differ in their names; a name that the user did not choose gets a number."""
     monkeypatch.setattr(run_folder.time, "strftime", lambda form: "20260102-030405")
-    stem = f"runs/{PONG}_20260102-030405_nogit"
-    assert [str(create(PONG, "--seed", n)) for n in "12"] == [f"{stem}_s1", f"{stem}_s2"]
-    assert [str(create()) for _ in range(3)] == [f"{stem}_s0", f"{stem}_s0_2", f"{stem}_s0_3"]
+    stems = [f"runs/{PONG}_s{seed}_20260102-030405" for seed in range(3)]
+    assert [str(create(PONG, "--seed", n)) for n in "12"] == stems[1:]
+    assert [str(create()) for _ in range(3)] == [stems[0], f"{stems[0]}_2", f"{stems[0]}_3"]
 
 
 def test_run_name_and_log_dir_name_the_folder(work, monkeypatch):
@@ -298,13 +316,13 @@ def test_of_two_that_claim_one_folder_at_once_one_gets_it(work, monkeypatch, arg
 
     def claim(n: str) -> None:
         try:
-            results.append((create(PONG, *argv, "--steps_per_update", n), int(n)))
+            results.append((create(PONG, *argv, "--keep_ckpts", n), int(n)))
         except BadInput as error:
             results.append((error, 0))
 
     monkeypatch.setattr(run_folder, "_taken", meet)
     monkeypatch.setattr(run_folder.time, "strftime", lambda form: "20260102-030405")
-    stem = argv[1] if argv else f"runs/{PONG}_20260102-030405_nogit_s0"
+    stem = argv[1] if argv else f"runs/{PONG}_s0_20260102-030405"
     if existing:
         pathlib.Path(stem).mkdir(parents=True)
     threads = [threading.Thread(target=claim, args=(n,)) for n in "12"]
@@ -316,8 +334,8 @@ def test_of_two_that_claim_one_folder_at_once_one_gets_it(work, monkeypatch, arg
     assert sorted(str(result) for result, _ in results) == sorted([stem, other])
     for path, n in results:
         if n:
-            assert run_folder.read_args(path).params.steps_per_update == n
-            assert f"--steps_per_update {n}" in (path / "command.txt").read_text()
+            assert run_folder.read_args(path).params.keep_ckpts == n
+            assert f"--keep_ckpts {n}" in (path / "command.txt").read_text()
             assert sorted(each.name for each in path.iterdir()) == CONTENT
 
 

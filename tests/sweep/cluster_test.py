@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 SWEEP, TRAIN = processes.ROOT / "sweep.py", processes.ROOT / "train.py"
 ONE_WORKER = [
     *("--preset", "cartpole", "--n_workers", "1", "--no_xla"),
-    *("--manager_wake_interval_seconds", "0.5", "--ckpt_interval_seconds", "1"),
+    *("--log_interval_seconds", "0.5", "--ckpt_interval_seconds", "1"),
 ]
 
 
@@ -134,7 +134,7 @@ def test_a_trial_that_fails_is_tried_again_and_stops_no_other(tmp_path, sweep):
     """Analytic: one of two environments breaks at every third step; the end says so with status 1."""
     toys = [f"tests.tools.toys:toys/{name}-v0" for name in ("RaisesInStep", "Drawn")]
     folder = tmp_path / "sweep"
-    flags = [*("--n_steps", "300", "--no_xla", "--manager_wake_interval_seconds", "0.5")]
+    flags = [*("--n_steps", "300", "--no_xla", "--log_interval_seconds", "0.5")]
     process = sweep("--envs", *toys, "--max_failures", "1", "--out", folder, "--", *flags)
     processes.wait_until(lambda: trainings(tmp_path) or process.poll() is not None, "a trial")
     ports = processes.open_ports(processes.members(process.pid))

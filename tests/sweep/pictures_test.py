@@ -6,12 +6,12 @@ import io
 import numpy as np
 import pytest
 
-import plot_runs
 from a3c.play.atari_scores import human_normalised
 from a3c.settings.params import BadInput
 from a3c.sweep import folder as folders
 from a3c.sweep import pictures
 from a3c.sweep import plan as plans
+from a3c.sweep import plot_command as plot_runs
 from tests.tools.run_files import BREAKOUT, PONG, steady, write_run
 
 

@@ -49,8 +49,8 @@ def moments_of(subject: Subject) -> Mapping[str, Moments]:
     return MOMENTS if subject == PAINTED else {}
 
 
-def make_agent(subject: Subject, greedy: bool = False) -> Agent:
-    agent = Agent(subject, greedy)
+def make_agent(subject: Subject) -> Agent:
+    agent = Agent(subject)
     agent.take(Snapshot(Counts(), make_weights(subject), {}, moments_of(subject)))
     return agent
 
@@ -63,7 +63,7 @@ def play_here(agent: Agent, number: int, seed: int = 0) -> tuple[Played, list[np
     generator = seeding.generator(seed, key, evaluation.WORKER, game=number)
     (observation, _), state, truncated = env.reset(), agent.first_state, False
     while not (games := env.get_wrapper_attr("take_finished")()):
-        decision = agent.decide(observation, state, generator)
+        decision = agent.act(observation, state, generator=generator)
         observation, _, _, truncated, _ = env.step(decision.action)
         state = decision.state
     env.close()

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from a3c.agent import network
+from a3c.agent.collector import Collector
 from a3c.agent.learner import Learner, LocalNetwork, Rollout
 from a3c.agent.shared import SharedState
 from a3c.agent.worker import MainThreadLink, Report, Worker
@@ -85,6 +86,19 @@ def random_rollout(
     )
 
 
+def make_worker(
+    number: int,
+    shared: Any,
+    local: Any,
+    envs: Any,
+    params: Params,
+    generator: np.random.Generator,
+    main: MainThreadLink,
+) -> Worker:
+    collector = Collector(local, envs, params, generator, main.report, main.stop.is_set)
+    return Worker(number, shared, collector, params, main)
+
+
 class Crew:
     """Workers with one shared state, their reports, and the flag that stops them.
 
@@ -107,7 +121,7 @@ class Crew:
         self.locals = [LocalNetwork(shared, self.learner) for _ in envs]
         main = MainThreadLink(self.stop, self.reports.append)
         self.workers = [
-            Worker(number, shared, local, e, params, np.random.default_rng([0, number]), main)
+            make_worker(number, shared, local, e, params, np.random.default_rng([0, number]), main)
             for number, (local, e) in enumerate(
                 zip(self.locals, envs, strict=True), start=first_number
             )
@@ -140,6 +154,7 @@ def crew_in_turn(n_steps: int, params: Params = PARAMS) -> Crew:
     ]
     crew = Crew(make_shared(n_steps), envs, params)
     crew.workers[0]._stop = first_stop
+    crew.workers[0].source._is_stopped = first_stop.is_set
     return crew
 
 

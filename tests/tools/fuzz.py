@@ -18,13 +18,13 @@ from unittest import mock
 
 import numpy as np
 
-import plot_runs
 import preprocessing_play
-import run_checkpoint
 import show_debug_data
 from a3c.agent import debug_dump
+from a3c.play import command
 from a3c.settings import command_line, config, params
 from a3c.store import checkpoint, games, provenance, reading, resume, run_folder
+from a3c.sweep import plot_command as plot_runs
 from tests.tools import checkpoint_files
 
 Attempt = Callable[[random.Random, pathlib.Path], bool]
@@ -156,7 +156,7 @@ def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
             "--eyes",
             "--help",
         ]
-        return _parse(run_checkpoint._parse, _words(rng, flags)) is not HELPED
+        return _parse(command._parse, _words(rng, flags)) is not HELPED
     if program == 3:
         flags = ["--preprocessing", "--seed", "--policy", "--steps", "--record", "--help"]
         return _parse(preprocessing_play._parse, _words(rng, flags)) is not HELPED
@@ -174,7 +174,7 @@ def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
         parsed = params.resolve(parsed, rng.choice(("image", "vector")), rng.randrange(2) == 0)
         if params.from_json(json.loads(json.dumps(params.to_json(parsed)))) != parsed:
             raise Finding("it does not come back from its JSON")
-        place = pathlib.Path(run_folder.name_of(parsed.params, "0123abc")[0])
+        place = pathlib.Path(run_folder.name_of(parsed, "0123abc")[0])
     if parsed.params.log_dir is None and (
         place.parent != pathlib.Path("runs") or place.name in ("", ".", "..")
     ):

@@ -301,7 +301,7 @@ def parameters(pin: pins.Pin) -> Params:
     parsed = parse(pin.arguments.split())
     is_image = any(game in pin.arguments for game in ("Pong", "Side"))
     is_continuous = parsed.params.env_id in CONTINUOUS
-    return resolve(parsed, "image" if is_image else "vector", is_continuous).params
+    return resolve(parsed, "image" if is_image else "vector", is_continuous, is_image).params
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
     outside = _fresh(outside / str(number))
     shared_before = set(os.listdir("/dev/shm"))
     flags = ["--n_workers", "16", "--ckpt_interval_seconds", "2"]
-    flags += ["--manager_wake_interval_seconds", "1", "PongNoFrameskip-v4"]
+    flags += ["--log_interval_seconds", "1", "PongNoFrameskip-v4"]
     if phase == "evaluating":
         flags += ["--eval_interval_steps", "50"]
     temporary = tempfile.mkdtemp()

@@ -167,7 +167,7 @@ def run(part: Part, seconds: float, folder: pathlib.Path) -> tuple[str, list[str
     arguments = [
         *("train.py", "--log_dir", folder / "run", "--n_steps", "1e12"),
         *("--n_workers", part.n_workers, "--envs_per_worker", part.n_envs),
-        *("--manager_wake_interval_seconds", min(30.0, seconds / 20), ENV_ID),
+        *("--log_interval_seconds", min(30.0, seconds / 20), ENV_ID),
     ]
     with processes.dispositions():
         process = processes.start([processes.ROOT / arguments[0], *arguments[1:]], folder)

@@ -310,6 +310,109 @@ class Painted(Drawn):
         return np.full((40, 40, 3), 10 * self._n_steps, np.uint8)
 
 
+class Sampled(Vector):
+    """Shows samples of its space, which `shown` keeps; draws a grey picture as bright as its step."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, render_mode: str | None = None, **spaces: gymnasium.Space) -> None:
+        super().__init__(**spaces)
+        self.render_mode = render_mode
+        self.shown: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.shown.append(self.observation_space.sample())
+        return self.shown[-1], {}
+
+    def step(self, action: Any) -> Step:
+        _, *rest = super().step(action)
+        self.shown.append(self.observation_space.sample())
+        return self.shown[-1], *rest
+
+    def render(self) -> Any:
+        return np.full((40, 40), self._n_steps, np.uint8)
+
+
+class Deaf(Vector):
+    """Says that it draws pictures, and does not take the mode for it."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Blind(gymnasium.Wrapper):
+    """Hides that the environment in it draws pictures."""
+
+    metadata = {"render_modes": []}
+
+
+class Twice(gymnasium.RewardWrapper):
+    """Pays twice as much."""
+
+    def reward(self, reward: Any) -> float:
+        return 2 * float(reward)
+
+
+class Search(gymnasium.Env):
+    """Pays 1 where the agent reaches the target, in a room of `size` by `size`; it has no time limit.
+
+    Its observations are a Dict of two places, and its four actions are numbered from 1.
+    """
+
+    metadata = {"render_modes": []}
+    action_space = gymnasium.spaces.Discrete(4, start=1)
+
+    def __init__(self, size: int = 3) -> None:
+        place = gymnasium.spaces.MultiDiscrete([size, size])
+        self.observation_space = gymnasium.spaces.Dict({"agent": place, "target": place})
+        self._size = size
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
+        super().reset(seed=seed)
+        self._agent, self._target = self.np_random.integers(self._size, size=(2, 2))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Step:
+        assert action in self.action_space
+        moves = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
+        self._agent = np.clip(self._agent + moves[action - 1], 0, self._size - 1)
+        is_there = bool((self._agent == self._target).all())
+        return self._seen(), float(is_there), is_there, False, {}
+
+    def _seen(self) -> dict[str, np.ndarray]:
+        return {"agent": self._agent, "target": self._target}
+
+
+class Spoils(Vector):
+    """Pays or shows a wrong value at its third step, where a game ends by a time limit; or first in
+    the next game. Only where it is asked for action 1.
+    """
+
+    def __init__(self, what: str = "reward", value: float = math.nan) -> None:
+        super().__init__(length=1000)
+        self._what, self._value = what, value
+        self._is_bad = False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
+        seen, info = super().reset(seed=seed)
+        if self._what == "first" and self._is_bad:
+            seen[1] = self._value
+        return seen, info
+
+    def step(self, action: Any) -> Step:
+        seen, *_ = super().step(action)
+        self._is_bad = self._n_steps == 3 and action == 1
+        is_cut_off = self._n_steps == 3 and self._what in ("last", "first")
+        if self._is_bad and self._what in ("observation", "last"):
+            seen[1] = self._value
+        reward = self._value if self._is_bad and self._what == "reward" else 0.0
+        return seen, reward, False, is_cut_off, {}
+
+
 class RaisesInInit(Vector):
     """Cannot be built."""
 
@@ -348,25 +451,50 @@ class HangsHoldingTheLock(Vector):
         ctypes.PyDLL(None).pause()  # a C function that keeps the GIL
 
 
-# Vector with spaces that are not supported.
 _BOX = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-UNSUPPORTED: dict[str, dict[str, gymnasium.Space]] = {
-    "FromOne": {"action_space": gymnasium.spaces.Discrete(2, start=1)},
-    "ManyChoices": {"action_space": gymnasium.spaces.MultiDiscrete([2, 3])},
-    "NamedActions": {"action_space": gymnasium.spaces.Dict({"x": _BOX})},
-    "TwoArrays": {"action_space": gymnasium.spaces.Tuple([_BOX, _BOX])},
+_NUMBER = gymnasium.spaces.Discrete(3, start=5)
+
+
+def _pixels(*shape: int, high: int = 255) -> gymnasium.Space:
+    return gymnasium.spaces.Box(0, high, shape, np.uint8)
+
+
+# Vector with other actions.
+ACTIONS: dict[str, gymnasium.Space] = {
+    "FromOne": gymnasium.spaces.Discrete(2, start=1),
+    "ManyChoices": gymnasium.spaces.MultiDiscrete([2, 3]),
+    "NamedActions": gymnasium.spaces.Dict({"x": _BOX}),
+    "TwoArrays": gymnasium.spaces.Tuple([_BOX, _BOX]),
     # Its text has several lines.
-    "Square": {"action_space": gymnasium.spaces.Box(-np.eye(30), np.eye(30), dtype=np.float64)},
-    "Number": {"action_space": gymnasium.spaces.Box(-1, 1, (), np.float32)},
-    "Nothing": {"action_space": gymnasium.spaces.Box(-1, 1, (0,), np.float32)},
-    "WholeNumbers": {"action_space": gymnasium.spaces.Box(-1, 1, (2,), np.int32)},
-    "Dictionary": {"observation_space": gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(2)})},
-    "Table": {"observation_space": gymnasium.spaces.Box(-1, 1, (2, 2), np.float32)},
-    "Bytes": {"observation_space": gymnasium.spaces.Box(0, 255, (128,), np.uint8)},  # as RAM
-    # An image of an environment without lives.
-    "Camera": {"observation_space": gymnasium.spaces.Box(0, 255, (96, 96, 3), np.uint8)},
+    "Square": gymnasium.spaces.Box(-np.eye(30), np.eye(30), dtype=np.float64),
+    "Number": gymnasium.spaces.Box(-1, 1, (), np.float32),
+    "Nothing": gymnasium.spaces.Box(-1, 1, (0,), np.float32),
+    "WholeNumbers": gymnasium.spaces.Box(-1, 1, (2,), np.int32),
 }
-VECTORS = (Vector, Drawn, Pushes, Multiplies, Brittle, Painted)
+# Sampled with these observations.
+OBSERVATIONS: dict[str, gymnasium.Space] = {
+    "Choice": _NUMBER,
+    "Choices": gymnasium.spaces.MultiDiscrete([[2, 3], [4, 1]]),
+    "Bits": gymnasium.spaces.MultiBinary(4),
+    "Table": gymnasium.spaces.Box(-1, 1, (2, 2), np.float32),
+    "Bytes": _pixels(128),  # as RAM
+    "Counts": gymnasium.spaces.Box(-100, 100, (3,), np.int64),
+    "Dictionary": gymnasium.spaces.Dict(
+        {"y": gymnasium.spaces.Tuple([_NUMBER, _BOX]), "x": gymnasium.spaces.MultiBinary(2)}
+    ),
+    "Symbols": _pixels(7, 7, 3, high=10),
+    "Camera": _pixels(96, 60, 3),
+    "Transparent": _pixels(64, 64, 4),
+    "Grey": _pixels(50, 90, 1),
+    "Flat": _pixels(84, 84),
+    "ChannelsFirst": _pixels(3, 64, 64),
+    "Text": gymnasium.spaces.Text(5),
+    "Graph": gymnasium.spaces.Graph(_BOX, None),
+    "Told": gymnasium.spaces.Dict({"x": _BOX, "mission": gymnasium.spaces.Text(5)}),
+    "Many": gymnasium.spaces.Discrete(10**9),
+    "None": gymnasium.spaces.Box(0, 1, (0,), np.float32),
+}
+VECTORS = (Vector, Drawn, Pushes, Multiplies, Brittle, Painted, Deaf, Search, Spoils)
 FAULTY = (RaisesInInit, LosesConnection, RaisesInReset)
 THIRD_STEPS = (RaisesInStep, HangsInStep, HangsHoldingTheLock)
 
@@ -391,8 +519,12 @@ def _register() -> None:
         gymnasium.register(f"toys/{name}", f"{here}:Numbers", kwargs=kwargs)
     for toy in (Side, Dot, *VECTORS, *FAULTY, *THIRD_STEPS):
         gymnasium.register(f"toys/{toy.__name__}-v0", f"{here}:{toy.__name__}")
-    for name, spaces in UNSUPPORTED.items():
-        gymnasium.register(f"toys/{name}-v0", f"{here}:Vector", kwargs=spaces)
+    for name, space in ACTIONS.items():
+        gymnasium.register(f"toys/{name}-v0", f"{here}:Vector", kwargs={"action_space": space})
+    for name, space in OBSERVATIONS.items():
+        gymnasium.register(
+            f"toys/{name}-v0", f"{here}:Sampled", kwargs={"observation_space": space}
+        )
     truncated = {"max_episode_steps": 3, "kwargs": {"length": 1000}}
     gymnasium.register("toys/TruncatedVector-v0", f"{here}:Vector", **truncated)
     gymnasium.register("toys/Pushes32-v0", f"{here}:Pushes", kwargs={"action_space": _BOX})

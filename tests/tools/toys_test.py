@@ -104,6 +104,38 @@ def test_painted_pays_its_actions_and_shows_its_step():
         assert set(env.render().flat) == {10 * n}
 
 
+def test_search_is_over_where_agent_and_target_meet():
+    """Analytic: from any place, by steps down or up, then right or left, as many as they are apart."""
+    env = toys.Search(4)
+    for seed in range(30):
+        seen, _ = env.reset(seed=seed)
+        apart = seen["target"] - seen["agent"]
+        actions = [1 if apart[0] > 0 else 2] * abs(apart[0]) + [3 if apart[1] > 0 else 4] * abs(
+            apart[1]
+        )
+        ends = [env.step(action)[1:4] for action in actions]
+        assert ends == [(0.0, False, False)] * (len(ends) - 1) + [(1.0, True, False)] * bool(ends)
+
+
+def test_spoils_is_wrong_once():
+    """Analytic: at the third step, or in the reset after it, and only after action 1."""
+    env = toys.Spoils("reward", 7.0)
+    env.reset()
+    assert [env.step(1)[1] for _ in range(4)] == [0, 0, 7, 0]
+    for what in ("observation", "last", "first"):
+        for action in (0, 1):
+            env = toys.Spoils(what, 7.0)
+            env.reset()
+            seen = [env.step(action) for _ in range(3)]
+            assert [step[3] for step in seen] == [False, False, what != "observation"]
+            assert [step[0][1] == 7 for step in seen] == [
+                False,
+                False,
+                action == 1 and what != "first",
+            ]
+            assert (env.reset()[0][1] == 7) == (action == 1 and what == "first")
+
+
 def test_the_broken_toys_break():
     """Analytic: two cannot be made, one fails at its third step, one at its second reset."""
     with pytest.raises(RuntimeError, match="cartridge"):
@@ -149,7 +181,7 @@ def test_a_dot_walks_vanishes_and_pays_for_its_corner():
 def test_every_toy_is_registered():
     """Analytic: each toy that can be made is made by its name."""
     names = [name for name in gymnasium.registry if name.startswith("toys/")]
-    assert len(names) == 40
+    assert len(names) == 57
     unbuildable = {"toys/RaisesInInit-v0", "toys/LosesConnection-v0"}
     for name in set(names) - unbuildable:
         gymnasium.make(name, disable_env_checker=True)

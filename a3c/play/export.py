@@ -1,0 +1,153 @@
+"""Agents that travel: a folder with the weights, the settings, a model card and a film.
+
+    ckpt-<steps>.safetensors   the weights, which are enough to play
+    config.toml                the settings, for train.py's --config
+    README.md                  a model card; hubs read what is between its lines `---`
+    replay.mp4                 a game, under the name that hubs show
+
+Nothing in it runs code, and it names no folder of the machine.
+"""
+
+import collections
+import contextlib
+import json
+import pathlib
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from a3c import __version__
+from a3c.play import evaluation, screens
+from a3c.play.evaluation import Summary
+from a3c.settings import config
+from a3c.settings.params import BadInput
+from a3c.store import checkpoint, reading
+from a3c.store.checkpoint import Checkpoint
+
+FILM = "replay.mp4"
+CARD, CONFIG = "README.md", "config.toml"
+PROJECT = "A3C (asynchronous advantage actor-critic) in Python and TensorFlow 2"
+
+
+class Protocol(NamedTuple):
+    """How the games of the card were played."""
+
+    seed: int
+    greedy: bool
+
+
+def check_free(folder: pathlib.Path) -> None:
+    """BadInput unless the folder is new or empty."""
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(f"--export {folder} must be a new or an empty folder")
+    except OSError as error:
+        raise BadInput(f"cannot write {folder}: {error.strerror}") from None
+
+
+def write(
+    folder: pathlib.Path,
+    found: Checkpoint,
+    summary: Summary,
+    protocol: Protocol,
+    filming: Iterable[object],
+) -> None:
+    """Write the folder, or nothing; going through `filming` makes the film, unless it is empty."""
+    # The checkpoint does not say what was asked for by name, so its network counts as that.
+    record = {"params": dict(found.params), "sources": {"network": "config"}}
+    asked = config.of_record(record) | {"env_id": found.subject.env_id}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(screens.Closed):  # the film has the length that was asked for
+            collections.deque(filming, maxlen=0)
+        checkpoint.write_agent(found, folder)
+        (folder / CONFIG).write_text(config.as_toml(dict(sorted(asked.items()))), encoding="utf-8")
+        has_film = (folder / FILM).exists()
+        (folder / CARD).write_text(card(found, summary, protocol, has_film), encoding="utf-8")
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise BadInput(f"cannot write {folder}: {error.strerror or error}") from None
+        raise
+
+
+def card(found: Checkpoint, summary: Summary, protocol: Protocol, has_film: bool) -> str:
+    """The model card's text."""
+    subject = found.subject
+    how = "the likeliest action" if protocol.greedy else "sampled actions"
+    score = f"{summary.mean:.2f} +/- {summary.sd:.2f}"
+    human = ""
+    if summary.human_normalised is not None:
+        human = f" Human-normalised, the mean is {summary.human_normalised:.3f}."
+    limit = evaluation.MAX_FRAMES
+    is_image = len(subject.observation_shape) == 3
+    games = f"whole games with true rewards, {how}, seed {protocol.seed}"
+    if is_image:
+        games += f"; 0 to {evaluation.MAX_N_NOOPS} no-ops at the start, at most {limit:,} frames"
+    named = [subject.env_id] if ":" in subject.env_id else []
+    load = 'agent = a3c.load_agent("path/to/this/folder")'
+    env = f"agent.make_env({', '.join(map(repr, named))})"
+    film = f"\nA film of one game: [{FILM}]({FILM}).\n" if has_film else ""
+    return f"""\
+---
+{_metadata(found, score)}---
+
+# A3C that plays {subject.env_id}
+
+{PROJECT}, trained for {found.n_steps:,} steps.
+
+| mean score | sd | median | lowest | highest | games |
+|---|---|---|---|---|---|
+| {summary.mean:.2f} | {summary.sd:.2f} | {summary.median:g} | {summary.min:g} | {summary.max:g} \
+| {summary.n_games} |
+
+- **Environment**: `{subject.env_id}`, network `{subject.network}`, policy `{subject.policy}`
+- **Protocol**: {games}.{human}
+- **Command**: `a3c-train --config {CONFIG} {subject.env_id}` trains with the same settings
+- **Revision**: {revision_of(found.path)}; exported by version {__version__}
+- **Licence**: MIT
+{film}
+## Load it
+
+```python
+import a3c
+{load}
+observation, _ = {env}.reset()
+print(agent.act(observation))
+```
+
+`a3c-play {" ".join([*named, "."])}` shows it at play. The weights are a safetensors file, and reading it runs no code.
+"""
+
+
+def _metadata(found: Checkpoint, score: str) -> str:
+    """What hubs read, as YAML, in which JSON's texts and lists are allowed."""
+    env_id = found.subject.env_id
+    tags = ["reinforcement-learning", "deep-reinforcement-learning", "a3c", env_id]
+    task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+    metric = {"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}
+    dataset = {"name": env_id, "type": env_id}
+    result = {"task": task, "dataset": dataset, "metrics": [metric]}
+    values: Mapping[str, Any] = {
+        "library_name": "a3c",
+        "license": "mit",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": tags,
+        "model-index": [{"name": "A3C", "results": [result]}],
+    }
+    return "".join(f"{name}: {json.dumps(value)}\n" for name, value in values.items())
+
+
+def revision_of(path: pathlib.Path) -> str:
+    """The revision that trained the agent, if its run's folder says so."""
+    if folder := reading.run_folder(path):
+        for name in ("run.json", "git.txt"):
+            try:
+                text = (folder / name).read_text(encoding="utf-8", errors="replace")
+                if name == "run.json":
+                    return f"`{json.loads(text)['revision'][:40]}`"
+                if text.startswith("revision: "):
+                    return f"`{text.split()[1][:40]}`"
+            except (OSError, ValueError, LookupError, TypeError):
+                continue
+    return "not recorded"

@@ -1,0 +1,86 @@
+"""A remote worker's other end, an actor of Ray: its environments, and acting and gradients with them.
+
+It applies nothing: that is done where the run is. What it needs is imported when it begins, because
+the process that talks to Ray imports this module.
+"""
+
+import platform
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from a3c.contract import Collected, EnvDescription, Moments, Subject, WorkerPosition
+from a3c.settings.params import Params
+
+CORES = 1  # of each actor
+
+
+class Setup(NamedTuple):
+    """What an actor is to be."""
+
+    params: Params  # resolved
+    subject: Subject
+    description: EnvDescription
+    worker: int
+    position: WorkerPosition  # from where it begins
+
+
+class Answer(NamedTuple):
+    """What comes back of a rollout beside its gradients."""
+
+    number: int  # of the rollout, as it was asked for
+    collected: Collected
+    env_restarts: list[str]  # why
+
+
+class Actor:
+    """Ray makes one of these for each remote worker, in a process of its own."""
+
+    def begin(self, setup: Setup) -> str:
+        """Start TensorFlow and the environments; returns the machine's name."""
+        from a3c.envs.fleet import Fleet
+        from a3c.envs.pool import Pool
+        from a3c.machine import cores, tensorflow_process
+        from a3c.machine.stopping import kept_from_new_threads
+
+        params, n_envs = setup.params, setup.params.envs_per_worker
+        cores.use(str(CORES))
+        fleet = Fleet(1, n_envs, params.env_timeout_seconds, restarts_a_minute=10)
+        n_slots, games = params.steps_per_update + 1, setup.position.next_games
+        # The environments are built while TensorFlow is imported.
+        pool = Pool(params, setup.description, setup.worker, n_envs, n_slots, games, fleet)
+        tensorflow_process.keep_freed_memory()
+        with tensorflow_process.hushed(), kept_from_new_threads():
+            tensorflow_process.start_tensorflow()
+        from a3c.agent import blocks, network
+        from a3c.agent.collector import Collector
+        from a3c.agent.learner import Learner, LocalNetwork
+
+        shapes = network.weight_shapes(setup.subject)
+        sender = blocks.Sender({name: np.zeros(s, np.float32) for name, s in shapes.items()})
+        learner = Learner(sender, params, setup.subject, pool.observations)
+        local = LocalNetwork(sender, learner)
+        generator = np.random.default_rng()
+        generator.bit_generator.state = setup.position.generator
+        self._env_restarts: list[str] = []
+        self._collector = Collector(
+            local, pool, params, generator, lambda restart: self._env_restarts.append(restart.why)
+        )
+        specs = blocks.specs_of(sender.weights)
+        self._take = lambda block: network.assign(local.weights, blocks.unpacked(block, specs))
+        self._collector.begin()
+        return platform.node()
+
+    def collect(
+        self, number: int, weights: np.ndarray, moments: Mapping[str, Moments]
+    ) -> tuple[np.ndarray, Answer]:
+        """Collect a rollout under these weights and moments; returns its gradients as a block."""
+        self._take(weights)
+        collected = self._collector.collect(moments)
+        block: Any = self._collector.learn(0.0)  # the rate is for those who apply it
+        restarts, self._env_restarts[:] = self._env_restarts[:], []
+        return block.numpy(), Answer(number, collected, restarts)
+
+    def is_alive(self) -> None:
+        """Answer in a thread of its own, so also while a rollout is being collected."""

@@ -1,0 +1,251 @@
+"""The package as programs use it: docs/python.md, the examples, training, and what a wheel holds."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+
+import a3c
+from a3c import api
+from a3c.settings import command_line
+from a3c.store import provenance
+from tests.tools import agents, processes
+
+ROOT = processes.ROOT
+EXAMPLES = ROOT / "examples"
+
+
+def run(folder: pathlib.Path, *arguments: str | pathlib.Path, **environment: str) -> str:
+    """Run Python with these arguments in a folder; returns what it printed."""
+    started = processes.start(
+        arguments,
+        folder,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{EXAMPLES}"} | environment,
+    )
+    status, said = started.wait(300), processes.outputs(folder)
+    assert status == 0, said["stderr"]
+    return said["stdout"]
+
+
+def test_every_example_of_the_page_works(tmp_path):
+    """Golden: all in one script, which has no main guard, in a folder with the published runs."""
+    text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 6
+    (tmp_path / "page.py").write_text("".join(blocks))
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    said = run(tmp_path, "page.py")
+    assert "unknown flag initial_rl (did you mean initial_lr?)\n" in said
+    assert "finished at 3,000 steps" in said
+    command = (tmp_path / "runs/from-python/command.txt").read_text()
+    assert command.startswith("python3 train.py CartPole-v1 --preset=cartpole --n_steps=2000 ")
+
+
+STOPPED = """
+import os, signal, sys, threading, time
+import a3c
+from a3c.store import run_folder
+
+def mine(number, frame):
+    print("mine", number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, mine)
+def n_rows():
+    return open("run/progress.csv").read().count("\\n") if os.path.exists("run/progress.csv") else 0
+def stop(number, so_far):
+    while n_rows() <= so_far + 1:
+        time.sleep(0.05)
+    os.kill(os.getpid(), number)
+
+settings = dict(n_steps=1e9, no_xla=True, log_interval_seconds=0.5)
+threading.Thread(target=stop, args=(signal.SIGTERM, 0), daemon=True).start()
+print("folder", a3c.train("CartPole-v1", log_dir="run", **settings))
+threading.Thread(target=stop, args=(signal.SIGINT, n_rows()), daemon=True).start()
+try:
+    a3c.train(resume="run")
+except KeyboardInterrupt:
+    print("interrupted", signal.getsignal(signal.SIGINT) is mine)
+"""
+
+
+def test_a_signal_saves_and_then_is_the_callers(tmp_path):
+    """Analytic: its own handlers are back, and get SIGTERM and Ctrl-C after the run has been saved."""
+    said = run(tmp_path, "-c", STOPPED).splitlines()
+    assert "mine 15" in said
+    at = said.index("mine 15")
+    assert said[at - 2].startswith("stopped at ")
+    assert said[at + 1] == "folder run"
+    assert said[-2:] == ["mine 2", "interrupted True"]
+    assert said[-4].startswith("stopped at ")
+
+
+def test_training_is_for_the_main_thread():
+    """Analytic: signals reach no other; and handlers stay as they were after a refusal."""
+    before, errors = signal.getsignal(signal.SIGINT), []
+
+    def train() -> None:
+        try:
+            a3c.train("CartPole-v1")
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert "must be called by the main thread" in errors[0]
+    with pytest.raises(a3c.UnsupportedEnv, match="unknown environment Nothing-v0"):
+        a3c.train("Nothing-v0")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"n_steps": 1e5, "hidden_units": (200, 100), "normalize_observations": True},
+        {"lr_schedule": "linear", "lr_decay_to_zero_by_n_steps": None, "no_xla": False},
+        {"initial_lr": np.float32(0.5), "seed": np.int64(3), "log_dir": pathlib.Path("runs/-x")},
+    ],
+)
+def test_keywords_are_flags(flags):
+    """Parity: the words that a run records as its command give what the keywords say."""
+    words = api._words(api._taken({"env_id": "CartPole-v1", **flags}))
+    parsed = command_line.parse(words)
+    for name, value in flags.items():
+        if name == "lr_decay_to_zero_by_n_steps":
+            value = parsed.params.n_steps  # what an end of none means
+        assert getattr(parsed.params, name) == (str(value) if name == "log_dir" else value)
+        assert parsed.sources[name] in ("command line", "derived")
+    assert parsed.params.env_id == "CartPole-v1"
+
+
+def test_a_run_is_read_as_columns():
+    """Parity: games and figures of a published run against its own files."""
+    run = a3c.read_run(ROOT / "results/pong-fast-s0")
+    assert run.env_id == "PongNoFrameskip-v4"
+    assert {len(column) for column in run.games.values()} == {3616}
+    assert list(run.games) == ["score", "length", "step", "seconds"]
+    assert run.games["score"].min() == -21
+    assert run.games["length"].min() > 500
+    assert run.figures["misc/steps"][-1] == 6e6
+    assert (run.settings["n_workers"], run.notes, dict(run.evaluations)) == (3, (), {})
+
+
+def test_environments_are_as_training_and_as_evaluations_have_them():
+    """Analytic: clipped rewards and lives in training alone; flags are checked."""
+    training = a3c.make_env("BreakoutNoFrameskip-v4", seed=1)
+    evaluation = a3c.make_env("BreakoutNoFrameskip-v4", evaluation=True)
+    assert "ClipRewards" in str(training)
+    assert "EndEpisodeOnLifeLoss" in str(training)
+    assert "ClipRewards" not in str(evaluation)
+    assert "EndEpisodeOnLifeLoss" not in str(evaluation)
+    with pytest.raises(a3c.BadInput, match="unknown flag max_noops"):
+        a3c.make_env("CartPole-v1", max_noops=3)
+
+
+# Agents of every format that a file has had since safetensors; the revisions that had it wrote the files,
+# and said what they decide. A format that is added needs a file here, which must never change again.
+DECIDED = {
+    2: ([0.1, -0.2, 0.3, -0.4], {"probabilities": [0.43526250, 0.56473750]}, 0.01840241),
+    3: ([0.1, -0.2, 0.3], {"mean": [0.13727774], "sd": [1.00837755]}, 0.01869149),
+}
+
+
+@pytest.mark.parametrize("version", DECIDED)
+def test_agents_of_every_format_decide_as_they_did(version):
+    """Golden: with a memory, continuous actions and normalised observations from format 3 on."""
+    assert {*DECIDED} == {*agents.checkpoint.READABLE_VERSIONS}
+    agent = a3c.load_agent(ROOT / f"tests/agents/format-{version}.safetensors")
+    observation, wanted, value = DECIDED[version]
+    decision = agent.act(np.array(observation, np.float32))
+    for name, numbers in wanted.items():
+        np.testing.assert_allclose(getattr(decision, name), numbers, rtol=1e-5)
+    assert decision.value == pytest.approx(value, rel=1e-4)
+
+
+def test_an_agent_plays_in_gymnasiums_vector_loop(tmp_path):
+    """Analytic: every step of CartPole is paid 1, except those that begin a game."""
+    agents.save(tmp_path / "checkpoints")
+    said = run(tmp_path, EXAMPLES / "vector_loop.py", tmp_path, "2", "30")
+    rewards = re.fullmatch(r"rewards of 2 games in 30 steps: \[([\d.]+), ([\d.]+)\]\n", said)
+    assert all(20 < float(paid) <= 30 for paid in rewards.groups())
+
+
+@pytest.mark.weekly
+def test_an_environment_of_ones_own_is_trained_on(tmp_path):
+    """Learning: it walks to the end of the corridor, four and a half cells away on average."""
+    words = ["--preset", "cartpole", "--n_steps", "2e4", "--log_dir", "run"]
+    run(tmp_path, ROOT / "train.py", *words, "own_environment:Corridor-v0")
+    assert a3c.read_run(tmp_path / "run").games["length"][-100:].mean() < 10
+
+
+@pytest.mark.weekly
+def test_another_network_learns(tmp_path):
+    """Learning: with layers that policy and value share."""
+    said = run(tmp_path, EXAMPLES / "own_network.py").splitlines()[-1]
+    first, last = map(int, re.fullmatch(r"\d+ games; .*: (\d+), of the last: (\d+)", said).groups())
+    assert last > first + 10
+
+
+@pytest.mark.weekly
+def test_the_notebook_trains_draws_and_films(tmp_path, monkeypatch):
+    """Golden: every cell runs, and shows a curve and a film; Jupyter's kernel is Python's."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(EXAMPLES / "cartpole.ipynb", as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    done = nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    nbformat.write(done, tmp_path / "done.ipynb")
+    outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
+    kinds = {kind for output in outputs for kind in output.get("data", {})}
+    assert {"image/png", "image/gif"} <= kinds
+    assert "finished at 100,000 steps" in "".join(output.get("text", "") for output in outputs)
+
+
+def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
+    """Golden: presets and scores included; its digest is the clone's, and its commands are ours."""
+    source = tmp_path / "source"
+    files = [path for path in ROOT.glob("a3c/**/*.*") if path.suffix != ".pyc"]
+    names = [str(path.relative_to(ROOT)) for path in files]
+    for name in [*names, "pyproject.toml", "README.md", "LICENSE"]:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    subprocess.run([*command, "--wheel-dir", str(tmp_path), str(source)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    installed = tmp_path / "site-packages"
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(installed)
+    assert {str(path.relative_to(installed)) for path in installed.glob("a3c/**/*.*")} == {*names}
+    assert provenance.digest_of(installed) == provenance.digest_of(source)
+    assert provenance.git_state(installed) == "no repository"
+    (metadata,) = installed.glob("*.dist-info")
+    entries = dict(
+        re.findall(
+            r"^(a3c-\w+) = ([\w.]+):main$", (metadata / "entry_points.txt").read_text(), re.M
+        )
+    )
+    assert set(entries) == {*command_line.SCRIPTS.values()}
+    environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    for name, module in entries.items():
+        code = (
+            f"import sys; from {module} import main; sys.exit(main(['--unknown', 'CartPole-v1']))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert re.match(f"{name}: error: ", done.stderr)

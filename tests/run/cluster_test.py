@@ -1,0 +1,223 @@
+"""One run on several nodes of a real Ray, each with processes of its own; `make cluster-test` runs this."""
+
+import os
+import pathlib
+import signal
+import socket
+import tempfile
+
+import numpy as np
+import pytest
+
+from a3c.machine import cluster
+from a3c.machine.appending import BadInput
+from a3c.settings.params import KNOBS
+from a3c.store import checkpoint, reading
+from tests.conftest import descendants
+from tests.tools import processes
+
+pytestmark = pytest.mark.cluster
+
+TRAIN = processes.ROOT / "train.py"
+NODE = {"num_cpus": 1, "include_dashboard": False}
+FLAGS = [
+    *("--n_workers", "3", "--no_xla", "--n_steps", "1e7", "--env_timeout_seconds", "5"),
+    *("--log_interval_seconds", "0.5", "--ckpt_interval_seconds", "2"),
+]
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Starts train.py; at the end, it and all that it has started are killed."""
+    started = []
+
+    def start(*words):
+        with processes.dispositions():
+            started.append(processes.start([TRAIN, *words], tmp_path))
+        return started[-1]
+
+    yield start
+    for process in started:
+        for pid in [*descendants(process.pid), process.pid]:
+            kill(pid)
+        process.wait()
+
+
+@pytest.fixture
+def nodes():
+    """A cluster: a head without cores, and two nodes with one each."""
+    ray = cluster.load("auto")
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 0})
+    try:
+        nodes.machines = [nodes.add_node(**NODE) for _ in range(2)]
+        yield nodes
+    finally:
+        nodes.shutdown()
+        ray.shutdown()
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def actors(below: int) -> list[int]:
+    """The processes of remote workers among those that this one has started."""
+    return [pid for pid in descendants(below) if command(pid).startswith("ray::Actor")]
+
+
+def command(pid: int) -> str:
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+class Watched:
+    """A run, as its files show it."""
+
+    def __init__(self, process, folder: pathlib.Path) -> None:
+        self.process, self.folder = process, folder
+
+    def latest(self, column: str) -> float:
+        try:
+            values = reading.read_progress(self.folder).columns[column]
+        except BadInput:
+            return -1.0
+        return float(values[-1]) if len(values) else -1.0
+
+    def wait_until(self, condition, what: str, seconds: float = 120.0) -> None:
+        processes.wait_until(lambda: condition() or self.process.poll() is not None, what, seconds)
+        assert self.process.poll() is None, processes.outputs(self.folder.parent)
+
+    def wait_for_workers(self, n: int) -> None:
+        self.wait_until(lambda: self.latest("misc/remote_workers") == n, f"{n} remote workers")
+
+    def wait_for_progress(self) -> None:
+        before = self.latest("misc/updates")
+        self.wait_until(lambda: self.latest("misc/updates") > before + 20, "more updates")
+
+    def log(self) -> str:
+        return (self.folder / "log.txt").read_text()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+        status = self.process.wait(processes.DEADLINE_SECONDS)
+        assert status == 128 + number, processes.outputs(self.folder.parent)
+
+
+def check_counts(folder: pathlib.Path) -> None:
+    """Every step is in exactly one update, and every game in one row."""
+    found, problems = checkpoint.newest_whole(folder / "checkpoints")
+    assert not problems
+    counts = found.snapshot.counts
+    assert counts.steps == 5 * counts.updates > 0
+    rows = (folder / "monitor.csv").read_text().splitlines()[2:]
+    assert len(rows) == counts.games
+    for array in found.snapshot.weights.values():
+        assert np.isfinite(array).all()
+
+
+def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nodes):
+    """Analytic: an actor killed, one hung, an environment process killed, a node killed, and a node that joins later;
+    nothing is counted twice, nothing is left behind, and the run is resumed without Ray.
+    """
+    folder = tmp_path / "run"
+    process = train(*FLAGS, "--log_dir", folder, "--ray", nodes.address, "CartPole-v1")
+    run = Watched(process, folder)
+    run.wait_for_workers(2)
+    run.wait_for_progress()
+
+    kill(actors(os.getpid())[0])
+    run.wait_until(lambda: run.latest("misc/remote_restarts") == 1, "a lost actor")
+    run.wait_for_workers(2)
+    assert "another takes its place: remote worker" in run.log()
+
+    environments = descendants(actors(os.getpid())[1])
+    kill(max(environments))  # the fork server and the tracker came before it
+    run.wait_until(lambda: run.latest("misc/env_restarts") == 1, "an environment restart")
+
+    hung = actors(os.getpid())[0]
+    kill(hung, signal.SIGSTOP)
+    run.wait_for_progress()  # the others go on
+    run.wait_until(lambda: run.latest("misc/remote_restarts") == 2, "a hung actor")
+    assert "it has not answered for 5 s" in run.log()
+    processes.wait_until(lambda: not command(hung), "the hung actor's end")
+    run.wait_for_workers(2)
+
+    nodes.remove_node(nodes.machines[0], allow_graceful=False)
+    run.wait_for_workers(1)
+    run.wait_for_progress()
+    nodes.add_node(**NODE)
+    run.wait_for_workers(2)
+    run.wait_for_progress()
+
+    run.stop()
+    processes.wait_until(lambda: not actors(os.getpid()), "the actors' end")
+    processes.wait_until(lambda: not processes.members(process.pid), "the end of all processes")
+    check_counts(folder)
+    n_steps = checkpoint.newest_whole(folder / "checkpoints")[0].n_steps + 50
+    alone = train("--resume", folder, "--ray", "none", "--n_steps", str(n_steps))
+    assert alone.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
+    check_counts(folder)
+
+
+def test_the_end_of_the_head_stops_the_run_with_a_good_checkpoint(
+    tmp_path, train, nodes, monkeypatch
+):
+    """Analytic: one clear line and status 1; the run goes on with Ray on this machine alone, where nobody else can
+    reach a port. After kill -9, nothing is left of it.
+    """
+    folder = tmp_path / "run"
+    before = set(pathlib.Path(tempfile.gettempdir()).glob("a3c-*"))
+    # Ray looks for its head for a minute.
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
+    process = train(*FLAGS, "--log_dir", folder, "--ray", nodes.address, "CartPole-v1")
+    run = Watched(process, folder)
+    run.wait_for_workers(2)
+    run.wait_for_progress()
+    nodes.remove_node(nodes.head_node, allow_graceful=False)
+    assert process.wait(processes.DEADLINE_SECONDS) == 1
+    (line,) = processes.outputs(tmp_path)["stderr"].splitlines()
+    assert "the connection to Ray is lost" in line
+    assert before == set(pathlib.Path(tempfile.gettempdir()).glob("a3c-*"))
+    check_counts(folder)
+
+    process = train("--resume", folder, "--ray", "local", "--remote_workers", "1")
+    run = Watched(process, folder)
+    run.wait_for_workers(1)
+    ours = [process.pid, *descendants(process.pid)]
+    ports = processes.open_ports(ours)
+    assert [port for port in ports if "0100007F:" not in port] == []  # none but this machine's own
+    assert ports
+    kill(process.pid)
+    processes.wait_until(lambda: not any(map(command, ours)), "the end of all processes")
+
+
+def test_ctrl_c_ends_a_run_as_without_ray(tmp_path, train):
+    """Analytic: before the actors have begun, too; the run saves, and nothing is left."""
+    folder = tmp_path / "run"
+    flags = [*FLAGS, "--remote_workers", "1", "--ray", "local"]
+    process = train(*flags, "--log_dir", folder, "CartPole-v1")
+    run = Watched(process, folder)
+    run.wait_until(lambda: run.latest("misc/updates") >= 0, "a row")
+    ours = descendants(process.pid)
+    run.stop(signal.SIGINT)
+    assert "saved" in processes.outputs(tmp_path)["stdout"]
+    processes.wait_until(lambda: not any(map(command, ours)), "the end of all processes")
+
+
+def test_a_cluster_that_is_not_there_is_refused(tmp_path, train):
+    """Analytic: in one line, before anything is written."""
+    assert KNOBS["ray"].anew
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        process = train("--n_workers", "2", "--log_dir", "run", "--ray", address, "CartPole-v1")
+        assert process.wait(processes.DEADLINE_SECONDS) == 2
+    assert "no Ray answers at" in processes.outputs(tmp_path)["stderr"]
+    assert not (tmp_path / "run").exists()
