@@ -40,6 +40,7 @@ PONG = ("pong-fast-s", "pong-nature-s")
 PRESETS = ("pong-ocd-s", "pong-paper-s")
 # Studies. The first beginning is what the others are compared with.
 WORKERS = ("pong-ocd-s", "workers/")
+CONTINUOUS = ("mujoco/",)
 ABLATIONS = ("pong-fast-s", "ablations/")
 
 TITLES = ("Beam Rider", "Breakout", "Pong", "Q*bert", "Space Invaders")  # as in plot_runs.GAMES
@@ -244,6 +245,18 @@ def agents_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
     return documents.table([*head, "evaluation", "processor"], rows)
 
 
+def continuous_table(runs: Sequence[Published]) -> str:
+    """A row for each task of continuous actions: the scores of its seeds."""
+    tasks: dict[str, list[Published]] = {}
+    for published in named(runs, CONTINUOUS):
+        tasks.setdefault(published.facts["env_id"], []).append(published)
+    rows = [
+        [env_id, str(len(seeds)), over_seeds(map(training_score, seeds)), evaluated(seeds)]
+        for env_id, seeds in tasks.items()
+    ]
+    return documents.table(["task", "seeds", LAST_GAMES, "evaluation"], rows)
+
+
 def studies(runs: Sequence[Published], beginnings: Sequence[str]) -> list[list[Published]]:
     """The settings of a study: runs that differ in their seeds alone are one setting."""
     groups: dict[str, list[Published]] = {}
@@ -323,6 +336,7 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (ROOT / "docs/results.md", "presets"): functools.partial(agents_table, beginnings=PRESETS),
     (ROOT / "docs/results.md", "workers"): functools.partial(study_table, beginnings=WORKERS),
     (ROOT / "docs/ablations.md", "ablations"): functools.partial(study_table, beginnings=ABLATIONS),
+    (ROOT / "docs/continuous.md", "continuous"): continuous_table,
     (HERE / "README.md", "all"): index_table,
 }
 
