@@ -217,16 +217,22 @@ def test_what_is_printed_gives_the_same_parameters_again(tmp_path, argv):
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
 def test_every_published_run_can_be_asked_for_again(tmp_path, path):
-    """Golden: with all that it had but its folder; by folder or file, and through what is printed."""
+    """Golden: with all that it had but its folder and cores; by folder or file, and through what is
+    printed.
+    """
     notes: list[str] = []
     again = command_line.parse(["--config", str(path)], notes.append)
     assert notes == []
     assert command_line.parse(["--config", str(path.parent)]) == again
     toml = printed("--config", str(path))
     assert asked_by(toml, tmp_path) == again
-    had = params.by_todays_names(json.loads(path.read_text(encoding="utf-8"))["params"])
-    found = params.as_in_json(params.resolve(again, "image").params)
-    assert {name: found[name] for name in had} == had | {"log_dir": None}
+    record = json.loads(path.read_text(encoding="utf-8"))
+    had, environment = params.by_todays_names(record["params"]), record.get("environment", {})
+    # The oldest records are of images, and do not say it.
+    kind, is_continuous = environment.get("kind", "image"), environment.get("is_continuous", False)
+    found = params.as_in_json(params.resolve(again, kind, is_continuous).params)
+    of_one_run = {name: None for name in ("log_dir", "cores") if name in had}
+    assert {name: found[name] for name in had} == had | of_one_run
 
 
 def test_what_followed_from_other_values_follows_anew(tmp_path):
