@@ -1,7 +1,7 @@
 """A trained policy: a network with weights of its own that chooses actions."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -132,20 +132,25 @@ class Agent:
         seed: int = 0,
         game: int = 0,
         see: Callable[[np.ndarray], None] | None = None,
+        wrapper: str | None = None,
+        env_kwargs: Sequence[str] | None = None,
     ) -> gymnasium.Env:
         """Make the agent's environment as evaluations have it: whole games, true rewards.
 
         Its first reset starts game number `game` of this seed. `see` is called with a picture of each
-        frame. An `env_id` like module:Id must be named here, since it runs the module's code.
+        frame. What may run a module's code must be named here: an `env_id` like module:Id, and wrappers
+        and arguments of the environment, which may also be others than the agent's own.
         """
         name = self.subject.env_id
         if env_id not in (None, name):
             raise UnusableCheckpoint(f"the agent plays {name}, not {env_id}")
-        if ":" in name and env_id is None:
-            raise UnusableCheckpoint(
-                f"the agent plays {name}, which runs the code of a module: if you trust that, name it"
-            )
-        params = evaluation.params_of(self.subject, seed)
+        given = {"env_id": env_id, "wrapper": wrapper, "env_kwargs": env_kwargs}
+        subject, code = evaluation.as_named(self.subject, given)
+        if code:
+            plays = f"the agent plays {' '.join(code.values())}"
+            why = "which runs the code of a module: if you trust that, name it"
+            raise UnusableCheckpoint(f"{plays}, {why}")
+        params = evaluation.params_of(subject, seed)
         return make.make_env(params, evaluation.WORKER, first_game=game, see=see)
 
 

@@ -33,8 +33,8 @@ from a3c.machine.tensorflow_process import hushed, start_tensorflow
 from a3c.play import evaluation, export, screens, showing
 from a3c.play.evaluation import Played, Summary
 from a3c.settings.command_line import Parser, called
-from a3c.settings.config import OF_CODE, code_in
-from a3c.settings.params import BadInput, taken
+from a3c.settings.config import OF_CODE
+from a3c.settings.params import BadInput
 from a3c.store import checkpoint
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 
@@ -139,15 +139,15 @@ def _as_named(arguments: argparse.Namespace, found: Checkpoint) -> Checkpoint:
     UnusableCheckpoint where its own may run code that the user did not name.
     """
     given = {name: getattr(arguments, name) for name in OF_CODE}
-    named = {name: taken(name, value) for name, value in given.items() if value is not None}
-    if code := code_in(found.subject._asdict(), named):
+    subject, code = evaluation.as_named(found.subject, given)
+    if code:
         first = code.get("env_id", arguments.env_id)
         words = [first, str(arguments.checkpoint), *(code[n] for n in code if n != "env_id")]
         raise UnusableCheckpoint(
             f"{found.path} plays {' '.join(code.values())}, which may run the code of a module: if you"
             f" trust that, name it: run_checkpoint.py {' '.join(filter(None, words))}"
         )
-    return found._replace(subject=found.subject._replace(**named))
+    return found._replace(subject=subject)
 
 
 def _number(kind: type, least: float, most: float) -> Callable[[str], Any]:

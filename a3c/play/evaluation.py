@@ -15,8 +15,8 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from a3c.envs.pool import Pool
 from a3c.machine import seeding
 from a3c.machine.stopping import StopFlag, Stopped, kept_from_new_threads
 from a3c.play import atari_scores
+from a3c.settings.config import code_in
 from a3c.settings.params import Params, taken
 
 if TYPE_CHECKING:
@@ -70,6 +71,14 @@ def params_of(subject: Subject, seed: int) -> Params:
         preprocessing=taken("preprocessing", subject.preprocessing),
     )
     return whole_games(training)
+
+
+def as_named(subject: Subject, given: Mapping[str, Any]) -> tuple[Subject, dict[str, str]]:
+    """The subject with what the user named instead of its own (None: nothing); and what else of it
+    may run code, as words of a command line.
+    """
+    named = {name: taken(name, value) for name, value in given.items() if value is not None}
+    return subject._replace(**named), code_in(subject._asdict(), named)
 
 
 def whole_games(params: Params) -> Params:

@@ -84,9 +84,14 @@ def card(found: Checkpoint, summary: Summary, protocol: Protocol, has_film: bool
     games = f"whole games with true rewards, {how}, seed {protocol.seed}"
     if is_image:
         games += f"; 0 to {evaluation.MAX_N_NOOPS} no-ops at the start, at most {limit:,} frames"
-    named = [subject.env_id] if ":" in subject.env_id else []
+    # What may run code, which whoever uses the folder must name.
+    code = config.code_in(subject._asdict(), ())
+    first = [code.pop("env_id")] if "env_id" in code else []
+    given = [*map(repr, first), *(f"{name}={getattr(subject, name)!r}" for name in code)]
+    play = " ".join(["a3c-play", *first, ".", *code.values()])
+    train = " ".join(["a3c-train", "--config", CONFIG, subject.env_id, *code.values()])
     load = 'agent = a3c.load_agent("path/to/this/folder")'
-    env = f"agent.make_env({', '.join(map(repr, named))})"
+    env = f"agent.make_env({', '.join(given)})"
     film = f"\nA film of one game: [{FILM}]({FILM}).\n" if has_film else ""
     return f"""\
 ---
@@ -103,7 +108,7 @@ def card(found: Checkpoint, summary: Summary, protocol: Protocol, has_film: bool
 
 - **Environment**: `{subject.env_id}`, network `{subject.network}`, policy `{subject.policy}`
 - **Protocol**: {games}.{human}
-- **Command**: `a3c-train --config {CONFIG} {subject.env_id}` trains with the same settings
+- **Command**: `{train}` trains with the same settings
 - **Revision**: {revision_of(found.path)}; exported by version {__version__}
 - **Licence**: MIT
 {film}
@@ -116,7 +121,7 @@ observation, _ = {env}.reset()
 print(agent.act(observation))
 ```
 
-`a3c-play {" ".join([*named, "."])}` shows it at play. The weights are a safetensors file, and reading it runs no code.
+`{play}` shows it at play. The weights are a safetensors file, and reading it runs no code.
 """
 
 

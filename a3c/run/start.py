@@ -17,7 +17,15 @@ from a3c.machine.stopping import StopSignals
 from a3c.machine.tensorflow_process import hushed
 from a3c.run.ray_process import RayProcess
 from a3c.settings import command_line
-from a3c.settings.params import BadInput, Params, ParsedParams, n_remote_workers, resolve
+from a3c.settings.config import code_in
+from a3c.settings.params import (
+    BadInput,
+    Params,
+    ParsedParams,
+    as_in_json,
+    n_remote_workers,
+    resolve,
+)
 from a3c.store import checkpoint, provenance, resume, run_folder
 from a3c.store.checkpoint import UnusableCheckpoint
 from a3c.store.run_folder import RunFolder
@@ -77,10 +85,9 @@ def say_how_to_go_on(folder: RunFolder, params: Params) -> None:
             here = pathlib.Path.cwd()
             programs = [pathlib.Path(sys.executable), provenance.CODE / "train.py"]
             words = [str(p.relative_to(here) if p.is_relative_to(here) else p) for p in programs]
-        # Its code runs only if it is named.
-        module = [params.env_id] if ":" in params.env_id else []
-        command = shlex.join([*words, "--resume", str(folder), *module])
-        folder.say(f"continue with: {command}")
+        code = code_in(as_in_json(params), ()).values()  # it runs only if it is named
+        command = shlex.join([*words, "--resume", str(folder)])
+        folder.say(" ".join(["continue with:", command, *code]))
 
 
 def _open(asked: command_line.Resume) -> resume.Resumption | ParsedParams | None:

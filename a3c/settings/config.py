@@ -6,6 +6,7 @@ that run. Reading one runs no code. A file that cannot be used is a `BadInput`.
 
 import json
 import pathlib
+import shlex
 import tomllib
 from collections.abc import Callable, Container, Mapping
 from typing import Any
@@ -21,7 +22,6 @@ from a3c.settings.params import (
     by_todays_names,
     check_text,
     flag,
-    shown,
     taken,
 )
 from a3c.settings.suggestions import nearest
@@ -77,9 +77,13 @@ def code_in(values: Mapping[str, Any], named: Container[str]) -> dict[str, str]:
     `named` are the settings that the user named, too. All must be, so that nobody runs a stranger's
     code by accident.
     """
-    texts = {name: shown(values[name]) for name in OF_CODE if name not in named}
-    flags = {name: f"{flag(name)} {text}" for name, text in texts.items() if ":" in text}
-    return {name: words.removeprefix("env_id ") for name, words in flags.items()}
+    words = {}
+    for name in OF_CODE:
+        value = values[name]
+        texts = shlex.join(map(str, value if isinstance(value, list | tuple) else [value]))
+        if name not in named and ":" in texts:
+            words[name] = texts if name == "env_id" else f"{flag(name)} {texts}"
+    return words
 
 
 def _of_toml(text: str) -> dict[str, Any]:

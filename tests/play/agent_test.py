@@ -1,6 +1,7 @@
 """A trained policy decides: what its network says, and what is drawn of that."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -143,6 +144,16 @@ def test_an_agents_environment_is_that_of_its_evaluations():
     with pytest.raises(UnusableCheckpoint, match="plays CartPole-v1, not Acrobot-v1"):
         player.make_env("Acrobot-v1")
     make_agent(PAINTED).make_env(PAINTED.env_id).close()
+
+
+@pytest.mark.parametrize("code", [{"wrapper": "this:W"}, {"env_kwargs": ("b=this:W",)}])
+def test_neither_runs_a_wrapper_or_an_argument_that_nobody_named(code):
+    """Analytic: a foreign agent could name any module; without its own, it plays."""
+    player = make_agent(CARTPOLE._replace(**code))
+    with pytest.raises(UnusableCheckpoint, match="runs the code of a module"):
+        player.make_env()
+    assert "this" not in sys.modules
+    player.make_env(**dict.fromkeys(code, "none")).close()
 
 
 def test_weights_of_another_network_are_refused(tmp_path):

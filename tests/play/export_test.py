@@ -66,6 +66,18 @@ def test_the_card_of_a_module_names_the_module(tmp_path):
     assert not (folder / export.FILM).exists()
 
 
+def test_the_card_names_a_wrapper_as_well(tmp_path):
+    """Analytic: in both commands and in Python, since its module runs only if it is named."""
+    folder, wrapper = tmp_path / "agent", "tests.tools.toys:Twice"
+    save(tmp_path / "run", PAINTED._replace(wrapper=wrapper))
+    words = ["--export", str(folder), "--episodes", "2", "--no_film", "--wrapper", wrapper]
+    assert command.main([PAINTED.env_id, str(tmp_path / "run"), *words]) == 0
+    text = (folder / "README.md").read_text()
+    assert f"agent.make_env('{PAINTED.env_id}', wrapper='{wrapper}')" in text
+    assert f"a3c-play {PAINTED.env_id} . --wrapper {wrapper}`" in text
+    assert f"config.toml {PAINTED.env_id} --wrapper {wrapper}`" in text
+
+
 def test_a_setting_that_was_chosen_for_images_is_kept():
     """Analytic: the network of an Atari agent, which a checkpoint does not mark as asked for."""
     record = {"params": {"env_id": "P-v4", "network": "small"}, "sources": {"network": "config"}}

@@ -1,6 +1,7 @@
 """Resuming a run in its folder: bit for bit where games begin, or refused in one clear line."""
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -338,6 +339,10 @@ def test_the_command_that_goes_on_is_told(written, capsys):
     assert capsys.readouterr().out == f"{last}\n"
     words = shlex.split(last.removeprefix("continue with: "))
     assert words == [sys.executable, str(processes.ROOT / "train.py"), "--resume", "run", DRAWN]
+    kwargs = ("name=this:W and more", "size=3")
+    start.say_how_to_go_on(folder, dataclasses.replace(more, env_kwargs=kwargs, wrapper="this:W"))
+    last = capsys.readouterr().out.removeprefix("continue with: ")
+    assert shlex.split(last)[4:] == [DRAWN, "--wrapper", "this:W", "--env_kwargs", *kwargs]
     start.say_how_to_go_on(folder, params.Params(DRAWN, n_steps=80))
     written.rename("elsewhere")
     start.say_how_to_go_on(folder, more)
