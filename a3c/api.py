@@ -17,7 +17,7 @@ import numpy as np
 from a3c.machine.appending import BadInput
 from a3c.machine.stopping import StopSignals, kept_from_new_threads
 from a3c.settings import command_line
-from a3c.settings.params import KNOBS, TYPES, taken
+from a3c.settings.params import KNOBS, TYPES, by_todays_names, taken
 from a3c.settings.suggestions import nearest
 from a3c.store import checkpoint, reading, run_folder
 
@@ -146,6 +146,7 @@ def train(
 
 def _taken(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Flags given as keywords, checked; BadInput if there is no such flag."""
+    flags = by_todays_names(flags)
     for name in flags:
         if name not in KNOBS:
             raise BadInput(f"unknown flag {name}{nearest(name, KNOBS)}")
@@ -167,8 +168,8 @@ def _words(flags: Mapping[str, Any]) -> list[str]:
             words.insert(0, value)
         elif bool in TYPES[name]:
             words.append(f"--{name}" if value else f"--{name}=none")
-        elif isinstance(value, tuple):
+        elif isinstance(value, tuple) and value:
             words += [f"--{name}", *map(str, value)]
         else:
-            words.append(f"--{name}={'none' if value is None else value}")
+            words.append(f"--{name}={'none' if value in (None, ()) else value}")
     return words

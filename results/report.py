@@ -41,6 +41,7 @@ PRESETS = ("pong-ocd-s", "pong-paper-s")
 # Studies. The first beginning is what the others are compared with.
 WORKERS = ("pong-ocd-s", "workers/")
 CONTINUOUS = ("mujoco/",)
+INSIDE = ("entropy", "value", "rl/explained_variance", "speed")  # what moves before the score
 ABLATIONS = ("pong-fast-s", "ablations/")
 
 TITLES = ("Beam Rider", "Breakout", "Pong", "Q*bert", "Space Invaders")  # as in plot_runs.GAMES
@@ -247,12 +248,14 @@ def agents_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
 
 def continuous_table(runs: Sequence[Published]) -> str:
     """A row for each task of continuous actions: the scores of its seeds."""
-    tasks: dict[str, list[Published]] = {}
-    for published in named(runs, CONTINUOUS):
-        tasks.setdefault(published.facts["env_id"], []).append(published)
     rows = [
-        [env_id, str(len(seeds)), over_seeds(map(training_score, seeds)), evaluated(seeds)]
-        for env_id, seeds in tasks.items()
+        [
+            seeds[0].facts["env_id"],
+            str(len(seeds)),
+            over_seeds(map(training_score, seeds)),
+            evaluated(seeds),
+        ]
+        for seeds in studies(runs, CONTINUOUS)
     ]
     return documents.table(["task", "seeds", LAST_GAMES, "evaluation"], rows)
 
@@ -344,9 +347,7 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
 PICTURES: dict[str, tuple[Sequence[str], list[str]]] = {
     "pong.png": (PONG, ["--x", "hours", "--references"]),
     "pong-steps.png": (["pong-"], []),
-    "pong-inside.png": (
-        *(["pong-nature-s1"], ["--figures", "entropy", "value", "rl/explained_variance", "speed"]),
-    ),
+    "pong-inside.png": (["pong-nature-s1"], ["--figures", *INSIDE]),
     "presets.png": (PRESETS, ["--references", "--figures", "entropy", "value", "gradients"]),
     "workers.png": (WORKERS, ["--curves", "100"]),
     "workers-hours.png": (WORKERS, ["--x", "hours", "--curves", "100"]),

@@ -113,6 +113,8 @@ def test_training_is_for_the_main_thread():
     [
         {"n_steps": 1e5, "hidden_units": (200, 100), "normalize_observations": True},
         {"lr_schedule": "linear", "lr_decay_to_zero_by_n_steps": None, "no_xla": False},
+        {"env_kwargs": ()},
+        {"env_kwargs": ("size=3", "name=x"), "wrapper": None},
         {"initial_lr": np.float32(0.5), "seed": np.int64(3), "log_dir": pathlib.Path("runs/-x")},
     ],
 )
@@ -126,6 +128,11 @@ def test_keywords_are_flags(flags):
         assert getattr(parsed.params, name) == (str(value) if name == "log_dir" else value)
         assert parsed.sources[name] in ("command line", "derived")
     assert parsed.params.env_id == "CartPole-v1"
+
+
+def test_a_keyword_may_have_a_flags_old_name():
+    """Analytic: as in commands, files and records."""
+    assert api._taken({"manager_wake_interval_seconds": 7}) == {"log_interval_seconds": 7}
 
 
 def test_a_run_is_read_as_columns():

@@ -28,6 +28,12 @@ def one_line(text: str, most: int) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
+def ends_of(text: str) -> str:
+    """The first and the last line of a text."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " … ".join(dict.fromkeys(lines[:1] + lines[-1:]))
+
+
 def counted(n: float, what: str) -> str:
     """Such as 0 games, 1 game, 2,000 games, 2 processes."""
     ending = "es" if what.endswith("s") else "s"

@@ -22,10 +22,9 @@ class Decision(NamedTuple):
 
     action: Any  # what an environment's `step` takes: a number or, of continuous actions, (n,)
     probabilities: np.ndarray | None  # (n,) of all actions; None where these are continuous
-    mean: (
-        np.ndarray | None
-    )  # (n,), and the standard deviation, in each dimension of an action; None
-    sd: np.ndarray | None  # where actions are discrete
+    # (n,), mean and standard deviation in each dimension of an action; None where actions are discrete
+    mean: np.ndarray | None
+    sd: np.ndarray | None
     value: Any  # V(s): the discounted sum of rewards that it expects
     state: np.ndarray  # what it remembers, for the next observation of the same game: (1, n_state)
     observation: np.ndarray  # as the network saw it: normalised, if the agent was trained so

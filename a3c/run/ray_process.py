@@ -13,7 +13,6 @@ import json
 import math
 import mmap
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -29,14 +28,13 @@ import numpy as np
 
 from a3c.contract import Moments
 from a3c.machine import cluster
-from a3c.machine.appending import BadInput, one_line
+from a3c.machine.appending import BadInput, ends_of, one_line
 from a3c.machine.stopping import SIGNALS
 from a3c.run.actor import CORES, Actor, Answer, Setup
 
 POLL_SECONDS = 0.5
 PING_SECONDS = 5.0  # without an answer, after which we ask whether an actor is alive
 CLOSING_SECONDS = 20.0
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Begin(NamedTuple):
@@ -155,7 +153,7 @@ def _connections(n: int) -> tuple[list[Connection], list[Connection]]:
 
 
 def _path() -> str:
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.pathsep.join(filter(None, [str(cluster.CODE), os.environ.get("PYTHONPATH")]))
 
 
 def main() -> None:
@@ -203,9 +201,7 @@ class _Server:
         except errors.RayTaskError as error:
             return Failed(str(error))
         except (errors.RayError, TimeoutError) as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            shown = " … ".join(dict.fromkeys(lines[:1] + lines[-1:]))
-            return Lost(one_line(shown, 300) or type(error).__name__)
+            return Lost(one_line(ends_of(str(error)), 300) or type(error).__name__)
 
     def _begin(self, request: Begin) -> Begun:
         if self._actor is not None:

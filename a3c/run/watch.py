@@ -23,7 +23,7 @@ from a3c.agent.shared import SharedState
 from a3c.agent.worker import Failure, RemoteRestart, Report, Worker
 from a3c.contract import Game, Position, Subject
 from a3c.machine import cores
-from a3c.machine.appending import counted, one_line
+from a3c.machine.appending import counted, ends_of, one_line
 from a3c.machine.stopping import StopSignals, kept_from_new_threads
 from a3c.play.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.run.remote import RemoteCollector
@@ -313,9 +313,3 @@ def in_one_line(error: BaseException) -> str:
     if checked := re.search(r"\w+ not finite", text):  # TensorFlow adds a long text to ours
         return checked[0]
     return one_line(f"{type(error).__name__}: {ends_of(text)}", 500)
-
-
-def ends_of(text: str) -> str:
-    """The first and the last line of a text."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " … ".join(dict.fromkeys(lines[:1] + lines[-1:]))
