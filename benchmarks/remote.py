@@ -38,7 +38,7 @@ N_STEPS = 5
 CORES_OF_A_MACHINE = 16
 LATENCY_SECONDS = 2e-4  # of a local network, one way
 GIGABITS = (1, 10, 25)
-QUEUED = ("small 1", "mlp 1")
+QUEUED = ("small 1", "nature 1", "mlp 1")
 SLEEPERS, SLEEP_SECONDS = (1, 2, 4, 8, 16), 0.1
 
 

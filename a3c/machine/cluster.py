@@ -34,8 +34,14 @@ ENVIRONMENT = {
 }
 # Embedded Ray listens at 127.0.0.1 alone, as it does by default on macOS and Windows.
 EMBEDDED = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least is 75 MiB; sweeps keep next to nothing there
-BYTES_OF_AN_ACTOR = 32 * 2**20  # twice nature's weights and gradients
+# Have arrays travel inside messages, both ways, and not through Ray's object store, with which 16
+# remote workers of `small` made 1.4 updates a second instead of 107 (docs/scaling.md). Ray reads
+# these where an array is sent, so actors need them as well.
+INLINE = {
+    "RAY_max_direct_call_object_size": str(2**27),
+    "RAY_task_rpc_inlined_bytes_limit": str(2**27),
+}
+OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least is 75 MiB; we keep next to nothing there
 CODE = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -43,7 +49,7 @@ def load(address: str | None) -> Any:
     """Import Ray; BadInput where it is missing or of another version, or nobody is at the address."""
     if address is not None:
         _check_address(address)
-    os.environ.update(ENVIRONMENT | ({} if address else EMBEDDED))
+    os.environ.update(ENVIRONMENT | INLINE | ({} if address else EMBEDDED))
     try:
         ray = importlib.import_module("ray")
     except ImportError:
@@ -54,18 +60,13 @@ def load(address: str | None) -> Any:
 
 
 @contextlib.contextmanager
-def connected(
-    address: str | None = None, ships_code: bool = False, n_actors: int = 0
-) -> Iterator[Any]:
-    """Ray, embedded or at an address (`auto` or HOST:PORT); BadInput where nobody answers.
-
-    `n_actors` get weights from here and send gradients.
-    """
+def connected(address: str | None = None, ships_code: bool = False) -> Iterator[Any]:
+    """Ray, embedded or at an address (`auto` or HOST:PORT); BadInput where nobody answers."""
     ray = load(address)
     with contextlib.ExitStack() as ending:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
-            options |= _embedded(ending, n_actors)
+            options |= _embedded(ending)
         else:
             options["address"] = address
         handlers = {number: signal.getsignal(number) for number in SIGNALS}
@@ -84,14 +85,14 @@ def connected(
         yield ray
 
 
-def _embedded(ending: contextlib.ExitStack, n_actors: int) -> dict[str, Any]:
+def _embedded(ending: contextlib.ExitStack) -> dict[str, Any]:
     folder = tempfile.mkdtemp(prefix="a3c-ray-")
     ending.callback(shutil.rmtree, folder, ignore_errors=True)
     return {
         "address": "local",
         "num_cpus": cores.n_usable(),
         "include_dashboard": False,
-        "object_store_memory": OBJECT_STORE_BYTES + n_actors * BYTES_OF_AN_ACTOR,
+        "object_store_memory": OBJECT_STORE_BYTES,
         "_temp_dir": folder,
     }
 

@@ -166,7 +166,7 @@ def main() -> None:
     at = None if address == "local" else address
     told = Connection(control)
     try:
-        with cluster.connected(at, ships_code=at is not None, n_actors=n) as ray:
+        with cluster.connected(at, ships_code=at is not None) as ray:
             for channel in channels:
                 serve = _Server(ray, channel, patience_seconds).serve
                 threading.Thread(target=serve, daemon=True).start()
@@ -209,7 +209,8 @@ class _Server:
         self._blocks = self._channel.blocks(request.n_weights)
         options = {"num_cpus": CORES, "max_restarts": 0, "max_task_retries": 0}
         remote = self._ray.remote(**options, concurrency_groups={"alive": 1})(Actor)
-        self._actor = remote.options(scheduling_strategy="SPREAD").remote()
+        settings = {"env_vars": cluster.INLINE}
+        self._actor = remote.options(scheduling_strategy="SPREAD", runtime_env=settings).remote()
         self._result(self._ping(), math.inf)  # for as long as there is no room
         return Begun(self._result(self._actor.begin.remote(request.setup)))
 

@@ -152,7 +152,7 @@ def test_in_the_middle_of_games_new_ones_begin_with_numbers_that_were_not_used()
     assert tensors("parts") != tensors("whole")
 
 
-@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("n_envs", [pytest.param(1, marks=pytest.mark.weekly), 2])
 def test_so_is_a_run_whose_environments_break(n_envs):
     """Golden: they break in both halves; abandoned games have no rows, their random streams are not
     used again, and the count of restarts continues.

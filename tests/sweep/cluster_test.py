@@ -99,8 +99,8 @@ def test_six_trials_that_are_killed_stopped_and_resumed(tmp_path, sweep):
 
     # SIGTERM, in spite of Ray's own handler
     process = sweep("--resume", folder)
-    in_use = sweep("--resume", folder)
     processes.wait_until(lambda: sum(path.exists() for path in folders) > len(begun), "more trials")
+    in_use = sweep("--resume", folder)
     assert in_use.wait(processes.DEADLINE_SECONDS) == 2
     process.send_signal(signal.SIGTERM)
     assert process.wait(processes.DEADLINE_SECONDS) == 143, processes.outputs(tmp_path)
