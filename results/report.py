@@ -352,6 +352,7 @@ PICTURES: dict[str, tuple[Sequence[str], list[str]]] = {
     "workers.png": (WORKERS, ["--curves", "100"]),
     "workers-hours.png": (WORKERS, ["--x", "hours", "--curves", "100"]),
     "ablations.png": (ABLATIONS, ["--curves", "100"]),
+    "continuous.png": (CONTINUOUS, ["--curves", "100"]),
     **{f"{game.rpartition('-')[0]}.png": ([game], ["--references"]) for game in GAMES},
 }
 
