@@ -8,7 +8,6 @@ import os
 import pathlib
 
 import gymnasium
-import numpy as np
 import pytest
 
 from a3c.play import command
@@ -71,31 +70,35 @@ def test_an_environment_of_ones_own_is_trained_and_played(tmp_path, monkeypatch,
 WIDE = ["--preset", "cartpole", "--log_interval_seconds", "1"]
 MINIGRID = "minigrid:MiniGrid-Empty-5x5-v0"
 IMAGE = "minigrid.wrappers:ImgObsWrapper"
+FLAT = "gymnasium.wrappers:FlattenObservation"
+SEARCH = "tests.tools.toys:toys/Search-v0"
 
 
 @pytest.mark.weekly
 @pytest.mark.parametrize(
     ("env_id", "settings", "n_steps", "least"),
     [
-        ("FrozenLake-v1", ["--env_kwargs", "is_slippery=false"], 50_000, 0.9),
-        ("Taxi-v4", [], 100_000, -250.0),  # at first: -750
-        ("Acrobot-v1", [], 100_000, -150.0),  # at first: -290
-        ("tests.tools.toys:toys/Search-v0", ["--max_episode_steps", "20"], 50_000, 0.95),
-        ("LunarLander-v3", [], 100_000, -150.0),  # at first: -260
-        (MINIGRID, ["--wrapper", f"{IMAGE},gymnasium.wrappers:FlattenObservation"], 50_000, 0.9),
-        (MINIGRID, ["--wrapper", f"minigrid.wrappers:RGBImgObsWrapper,{IMAGE}"], 50_000, 0.3),
+        # Random play, and what was measured in November 2026:
+        ("FrozenLake-v1", ["--env_kwargs", "is_slippery=false"], 50_000, 0.9),  # 0.01, 1.00
+        ("Taxi-v4", [], 100_000, -250.0),  # -768, -200
+        ("Acrobot-v1", [], 100_000, -150.0),  # -500, -88
+        (SEARCH, ["--max_episode_steps", "20"], 50_000, 0.95),  # 0.67, 1.00
+        ("LunarLander-v3", [], 100_000, -120.0),  # -172, -73
+        (MINIGRID, ["--wrapper", f"{IMAGE},{FLAT}"], 50_000, 0.9),  # 0.18, 0.95
+        # Images: 0.18, 0.95
+        (MINIGRID, ["--wrapper", f"minigrid.wrappers:RGBImgObsWrapper,{IMAGE}"], 50_000, 0.8),
     ],
     ids=["FrozenLake", "Taxi", "Acrobot", "Dict", "LunarLander", "MiniGrid", "MiniGrid images"],
 )
 def test_usual_environments_are_learned(tmp_path, env_id, settings, n_steps, least):
-    """Learning: the mean of the last 100 games is far above that of an untrained agent, which has 0 to 0.2 where
-    the best is 1; the agent is filmed.
-    """
+    """Learning: the mean of 100 games is far above that of random play; the agent is filmed."""
     assert EXTRA.is_dir(), "make test-slow installs what this needs"
     sizes = ["--log_dir", "run", "--n_steps", str(n_steps)]
     run(TRAIN, [*WIDE, *sizes, *settings, env_id], tmp_path, 1200)
-    means = [row["rl/episode_reward_mean_100"] for row in RunFiles(tmp_path / "run").rows()]
-    assert np.nanmax(means) >= least, means
+    rows = RunFiles(tmp_path / "run").rows()
+    # A few games may be won by chance, and early ones are the short ones.
+    means = [row["rl/episode_reward_mean_100"] for row in rows if row["rl/episodes"] >= 100]
+    assert max(means) >= least, means
     named = settings if "--wrapper" in settings else []
     film = ["--video", "film.gif", "--seconds", "1", "--eyes"]
     if not env_id.startswith("tests."):  # it draws nothing

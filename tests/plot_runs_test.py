@@ -378,6 +378,17 @@ def test_several_games_have_a_part_of_the_picture_each(tmp_path, capsys):
     assert "none are known for CartPole" in capsys.readouterr().err
 
 
+def test_a_column_that_is_not_there_is_met_by_all_that_are(tmp_path, capsys):
+    """Analytic: of a run with every column, in one line that is not cut off."""
+    folder = write_run(tmp_path / "a", steady(3))
+    rows = [logs.FIGURES, ["1"] * len(logs.FIGURES)]
+    text = gzip.compress("".join(f"{','.join(row)}\n" for row in rows).encode())
+    (folder / "progress.csv.gz").write_bytes(text)
+    assert plot_runs.main([str(folder), "--figures", "loss/no_such_loss"]) == 2
+    words = re.split(r"[ ;\n]+", capsys.readouterr().err)
+    assert {column.partition("/")[2] for column in logs.FIGURES} <= {*words}
+
+
 def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
     """Analytic: 20 games of others, of l = 100 each, counted by one flag, then by one for each."""
     paths = []
@@ -401,7 +412,7 @@ def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
     [
         (
             ["a", "--figures", "loss/no"],
-            "error: --figures loss/no: there are speed, entropy, value, grad",
+            "error: --figures loss/no: there are speed entropy value grad",
         ),
         (
             ["a", "--references", "nobody"],

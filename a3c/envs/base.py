@@ -145,7 +145,9 @@ def _why_not(spec: EnvSpec) -> str | None:
 def _hint(module: str, name: str) -> str:
     """A similar id that is taken, or how to name one whose module is not imported yet."""
     specs = sorted(gymnasium.registry.values(), key=lambda spec: spec.version or 0)
-    ids = {key: s.id for s in specs if _why_not(s) is None for key in (_stem(s.id), s.id.lower())}
+    # What is misspelt may be any id; what is suggested is the newest of its kind that is taken.
+    ids = {_stem(spec.id): spec.id for spec in specs if _why_not(spec) is None}
+    ids |= {s.id.lower(): ids[_stem(s.id)] for s in specs if _stem(s.id) in ids}
     stem, prefix = _stem(name), module and f"{module}:"
     near = [stem] if stem in ids else difflib.get_close_matches(name.lower(), ids, n=1)
     hint = f": did you mean {prefix}{ids[near[0]]}?" if near else ":"
@@ -159,9 +161,8 @@ def _hint(module: str, name: str) -> str:
         and package not in sys.stdlib_module_names
         and importlib.util.find_spec(package) is not None
     )
-    example = f"{package}:{name}" if is_installed else "module:Id"
-    words = "an environment that a package or a module of yours registers is named with its module"
-    return f"{hint} {words}, {example}"
+    words = "environment that a package or a module of yours registers is named with its module"
+    return f"{hint} {'An' if near else 'an'} {words}, {package if is_installed else 'module'}:{name or 'Id'}"
 
 
 def _stem(env_id: str) -> str:

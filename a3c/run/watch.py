@@ -95,7 +95,10 @@ class Watch:
             what = f"worker {failure.worker} failed at {self._shared.counters.read().steps:,} steps"
             where = self._run.folder.leave_failure(failure.traceback, failure.arrays or {})
             self._log.say(f"{what}: {in_one_line(failure.error)}; {where}", error=True)
-        self._write_row()  # before saving, so that the checkpoint's position includes this row
+        # Before saving, so that the checkpoint's position includes this row. It would repeat the last
+        # one if nothing was learned since, but a run leaves at least one row.
+        if self._shared.counters.read().steps > self._row_counts.steps or not self._log.has_figures:
+            self._write_row()
         if path := self._save():
             self._log.say(f"saved {path}")
         if self._evaluator is not None:
@@ -116,9 +119,7 @@ class Watch:
             counts = self._shared.counters.read()
             self._log.move_bar(counts.steps, self._games_in_words(counts.games))
             now = time.monotonic()
-            # The first update takes seconds, and a row before it would say nothing.
-            is_news = counts.steps > self._row_counts.steps or now >= self._row_time + interval
-            if now >= next_row and is_news:
+            if now >= next_row and counts.steps > self._row_counts.steps:
                 self._write_row()
                 next_row = now + seconds_to_next_row(now - began, interval)
             if now >= self._stop_at and not self._is_out_of_time:

@@ -164,6 +164,10 @@ def resumed(saved: ParsedParams, given: dict[str, Any], folder: str = "FOLDER") 
 
     The schedule's end stays, unless --n_steps goes past it: then a new end must be given.
     """
+    unset = {name: KNOBS[name].default for name in params.OF_ONE_START}
+    saved = ParsedParams(
+        dataclasses.replace(saved.params, **unset), saved.sources | dict.fromkeys(unset, "default")
+    )
     values = dataclasses.asdict(saved.params)
     changed = {name: value for name, value in given.items() if value != values[name]}
     if given.get("network", "") is None:  # whichever fits, as the run has it

@@ -17,6 +17,7 @@ from a3c.settings.params import (
     KNOBS,
     LR_END,
     NONE,
+    OF_ONE_START,
     PRESET_FILES,
     ParsedParams,
     by_todays_names,
@@ -108,7 +109,7 @@ def of_record(record: dict[str, Any]) -> dict[str, Any]:
     named = {name for name in sources if sources[name] in ASKED}
     asked = {
         name: taken(name, values[name])
-        for name in values.keys() & KNOBS.keys() - OF_ONE_RUN
+        for name in values.keys() & KNOBS.keys() - OF_ONE_RUN.union(OF_ONE_START)
         if name in named or name not in follow
     }
     return {name: value for name, value in asked.items() if name in named or value != ours[name]}

@@ -29,6 +29,8 @@ OF_SUBJECT = {
     *("env_id", "preprocessing", "network", "hidden_units", "activation", "lstm_units"),
     "policy_sd",
 }
+# What counts for the one start that it is given to: no record hands it on.
+OF_ONE_START = ("stop_after_hours",)
 # Flags for Atari that ask for what other environments get anyway.
 _AS_OTHERS_ARE = ("no_clip_rewards", "no_end_on_life_loss")
 # Control characters, and surrogates except those that stand for a path's bytes that are not UTF-8.
@@ -115,7 +117,7 @@ class Params:
     stop_after_hours: float | None = _knob(
         RUN, None, "hours", OURS,
         "stop and save so many hours after this start, with exit status 0; for batch queues with a"
-        " limit of time", within=(0.001, 1e6), anew=True)
+        " limit of time; neither --resume nor --config takes it over", within=(0.001, 1e6), anew=True)
     seed: int = _knob(
         RUN, 0, "", OCD, "seed of all random draws", within=(0, 2**32 - 1), changes_training=False)
     no_xla: bool = _knob(

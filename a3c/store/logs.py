@@ -170,6 +170,11 @@ class RunLog:
                 f"{figures['misc/steps_per_second']:.0f} steps/s  {games}"
             )
 
+    @property
+    def has_figures(self) -> bool:
+        """Whether progress.csv has a row, be it of an earlier start."""
+        return self._files[PROGRESS].n_bytes() > len(_csv_line(self._columns).encode())
+
     def machines(self, n_steps: int, steps_per_second: Mapping[str, float]) -> None:
         """TensorBoard only, because tables have a fixed number of columns."""
         named = {f"machines/{name}/steps_per_second": x for name, x in steps_per_second.items()}

@@ -20,7 +20,15 @@ from a3c.contract import Counts, Position, Subject
 from a3c.machine.appending import cut_lines
 from a3c.settings import command_line, config
 from a3c.settings.config import OF_ONE_RUN, code_in
-from a3c.settings.params import KNOBS, BadInput, Params, ParsedParams, as_in_json, kept_moments
+from a3c.settings.params import (
+    KNOBS,
+    OF_ONE_START,
+    BadInput,
+    Params,
+    ParsedParams,
+    as_in_json,
+    kept_moments,
+)
 from a3c.store import checkpoint, reading, run_folder
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 from a3c.store.games import parse_game
@@ -74,7 +82,8 @@ def begin(params: Params, subject: Subject) -> Start:
     if found.n_steps >= params.n_steps:
         raise BadInput(
             f"{found.path} is at {found.n_steps:,} steps:"
-            f" --n_steps {params.n_steps:,}, which counts them too, leaves none to train"
+            f" --n_steps {params.n_steps:,}, which counts them too, leaves none to train; pass a"
+            " larger --n_steps"
         )
     lines = [f"{problem}; the one before is used" for problem in problems]
     lines.append(f"restored {found.path} at {found.n_steps:,} steps")
@@ -87,7 +96,7 @@ def begin(params: Params, subject: Subject) -> Start:
     lines += [
         f"  {name}: {found.params[name]!r} there, {value!r} here"
         for name, value in as_in_json(params).items()
-        if name not in OF_ONE_RUN and name in found.params and found.params[name] != value
+        if name not in OF_ONE_RUN.union(OF_ONE_START) and found.params.get(name, value) != value
     ]
     return Start(found, t_start=time.time(), lines=lines)
 

@@ -403,9 +403,9 @@ def check_figures(options: argparse.Namespace, runs: Sequence[Run]) -> None:
             there: dict[str, list[str]] = {}
             for part, _, rest in (column.partition("/") for column in columns):
                 there.setdefault(part, []).append(rest)
-            names = "; ".join(f"{part}/: {', '.join(rest)}" for part, rest in there.items())
+            names = "; ".join(f"{part}/: {' '.join(rest)}" for part, rest in there.items())
             raise BadInput(
-                f"--figures {name}: there are {', '.join(FIGURES)}; {names or 'no columns'}"
+                f"--figures {name}: there are {' '.join(FIGURES)}; {names or 'no columns'}"
             )
 
 

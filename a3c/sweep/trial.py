@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from a3c.machine.stopping import STARTER
 from a3c.settings import command_line
 from a3c.settings.config import OF_CODE
-from a3c.settings.params import BadInput
+from a3c.settings.params import OF_ONE_START, BadInput
 from a3c.store import reading, run_folder
 from a3c.sweep import plan as plans
 from a3c.sweep.folder import is_finished
@@ -76,7 +76,8 @@ def command(plan: Plan, trial: Trial, folder: pathlib.Path, cores: Sequence[int]
     # A range, since a single number would say how many.
     shared = ["--cores", ",".join(f"{core}-{core}" for core in cores)]
     if (folder / run_folder.ARGS).exists() and (folder / run_folder.LOCK).exists():
-        return ["--resume", str(folder), *shared, *plans.words_of(plan, trial, OF_CODE)]
+        again = plans.words_of(plan, trial, OF_CODE + OF_ONE_START)
+        return ["--resume", str(folder), *shared, *again]
     # A run that was killed while it made its folder has trained nothing.
     shutil.rmtree(folder, ignore_errors=True)
     return ["--log_dir", str(folder), *shared, *plans.words_of(plan, trial)]

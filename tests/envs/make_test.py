@@ -428,9 +428,9 @@ def test_order_of_the_layers():
         ("no_such_module:Some-v0", "No module named 'no_such_module'"),
         ("tests.tools:Some-v0", "tests.tools registers no Some-v0"),
         (".tools:Some-v0", "unknown environment .tools:Some-v0: TypeError: "),
-        ("Some-v0", "is named with its module, module:Id$"),
+        ("Some-v0", "is named with its module, module:Some-v0$"),
         ("safetensors/Some-v0", "with its module, safetensors:safetensors/Some-v0$"),
-        ("os-v0", "with its module, module:Id$"),
+        ("os-v0", "with its module, module:os-v0$"),
         ("Pong-v4", "skips frames itself, but we do that: did you mean PongNoFrameskip-v4"),
         (TOY + "ManyChoices-v0", "actions MultiDiscrete.*TransformAction"),
         (TOY + "NamedActions-v0", "actions Dict.*TransformAction"),
@@ -466,6 +466,8 @@ def test_what_is_not_supported_is_said_in_one_line(name, reason):
         ("Breakout-ramNoFrameskip-v4", "BreakoutNoFrameskip-v4"),
         ("ALE/Breakout-v4", "ALE/Breakout-v5"),
         ("ALE/Brekout-v5", "ALE/Breakout-v5"),
+        ("Pnog-v4", "PongNoFrameskip-v4"),
+        ("BreakoutDeterministc-v4", "BreakoutNoFrameskip-v4"),
         ("cartpole", "CartPole-v1"),
         ("CartPole-v7", "CartPole-v1"),
         ("Taxi-v3", "Taxi-v4"),
@@ -585,7 +587,7 @@ def test_a_child_process_names_the_way_to_what_the_program_itself_registers():
         with (
             opened("toys/OfTheProgram-v0") as pool,
             pytest.raises(
-                EnvError, match="unknown environment .* named with its module, module:Id"
+                EnvError, match="unknown environment .* named with its module, module:toys/"
             ),
         ):
             pool.wait_until_ready()

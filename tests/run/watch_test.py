@@ -50,6 +50,10 @@ class FakeLog:
         if self.is_disk_full_for == "sync":
             raise OSError("no room")
 
+    @property
+    def has_figures(self) -> bool:
+        return bool(self.rows)
+
     def figures(self, figures: dict[str, float], games: str) -> None:
         self.rows.append(dict(figures))
         self.games_in_words = games
@@ -223,20 +227,20 @@ def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
 
 
 def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch):
-    """Analytic: rows every 2 s once there are steps, then a fifth of the time later, at most a minute; a
+    """Analytic: rows every 2 s where there are new steps, then a fifth of the time later, at most a minute; a
     checkpoint every five minutes; evaluations, too.
     """
-    clock, rows, saved = watched.clock, [], []
+    clock, saved = watched.clock, []
     monkeypatch.setattr(watch, "BAR_INTERVAL_SECONDS", 0.001)
-    monkeypatch.setattr(watched.watch, "_write_row", lambda: rows.append(clock[0]))
     monkeypatch.setattr(watched.watch, "_save", lambda: saved.append(clock[0]))
-    at = [103.9, 104.0, 105.9, 106.0, 200.0, 219.9, 220.0, 399.9, 400.0]
+    at = [103.9, 104.0, 105.9, 106.0, 200.0, 219.9, 220.0, 350.0, 399.9, 400.0]
     times, is_over = iter(at), threading.Event()
 
     def pass_time() -> None:
         clock[0] = next(times, clock[0])
-        if clock[0] == 104.0:
-            watched.run.shared.counters.add_update(1, 4, 20)
+        if clock[0] not in (103.9, 350.0, 400.0):
+            n_steps = int(clock[0]) - watched.run.shared.counters.read().steps
+            watched.run.shared.counters.add_update(n_steps, 4, 20)
         if clock[0] == 400.0:
             is_over.set()
 
@@ -244,7 +248,8 @@ def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch
     worker = threading.Thread(target=is_over.wait, args=[processes.DEADLINE_SECONDS])
     worker.start()
     watched.watch._watch([worker])
-    assert (rows, saved) == ([104.0, 106.0, 200.0, 220.0, 399.9], [400.0])
+    rows = [row["misc/steps"] for row in watched.log.rows]
+    assert (rows, saved) == ([104, 106, 200, 220, 399], [400.0])
     assert [watch.seconds_to_next_row(t, 60.0) for t in (0, 10, 100, 300, 9e9)] == [
         2,
         2,
@@ -255,23 +260,48 @@ def test_rows_and_checkpoints_come_when_their_time_has_come(watched, monkeypatch
     assert watch.seconds_to_next_row(0.0, 0.5) == 0.5
 
 
-def test_a_run_stops_after_its_hours(watched, signals):
+@pytest.mark.parametrize(
+    ("n_rows", "n_steps", "expected"), [(0, 0, [100]), (1, 0, [100]), (1, 5, [100, 105])]
+)
+def test_the_last_row_repeats_none(watched, monkeypatch, n_rows, n_steps, expected):
+    """Analytic: it is left out where nothing was learned since the row before, but a run has one row; the
+    last checkpoint knows of all.
+    """
+
+    def pass_time(threads: list[threading.Thread]) -> None:
+        for thread in threads:
+            thread.join()
+        for _ in range(n_rows):
+            watched.row()
+        watched.run.shared.counters.add_update(n_steps, n_steps, 20)
+        watched.clock[0] += 1
+
+    monkeypatch.setattr(watched.watch, "_watch", pass_time)
+    assert watched.watch.run() == 0
+    assert [row["misc/steps"] for row in watched.log.rows] == expected
+    saved = checkpoint.read(checkpoint.path_of(watched.run.folder.checkpoints, 100 + n_steps))
+    assert saved.position.n_bytes["progress.csv"] == len(expected)
+
+
+def test_a_run_stops_after_its_hours(watched, signals, monkeypatch):
     """Analytic: half an hour after the process was started; it is no signal, so the status is 0."""
     signals.began = 50.0
     watched.watch._stop_at = watch.stop_time(
         signals, dataclasses.replace(PARAMS, stop_after_hours=0.5)
     )
-    watched.watch._evaluator = types.SimpleNamespace(begin_if_due=lambda: None)
+    monkeypatch.setattr(watch, "BAR_INTERVAL_SECONDS", 0.001)
+    times, is_stopped = iter([1849.0, 1850.0]), []
 
-    def work() -> None:
-        watched.clock[0] = 1849.0
-        assert not signals.stop.is_set()
-        watched.clock[0] = 1850.0
-        processes.wait_until(signals.stop.is_set, "the stop")
+    def pass_time() -> None:
+        is_stopped.append(signals.stop.is_set())
+        watched.clock[0] = next(times, watched.clock[0])
 
-    worker = threading.Thread(target=work)
+    watched.watch._evaluator = types.SimpleNamespace(begin_if_due=pass_time)
+    worker = threading.Thread(target=processes.wait_until, args=[signals.stop.is_set, "the stop"])
     worker.start()
     watched.watch._watch([worker])
+    assert is_stopped[:2] == [False, False]
+    assert signals.stop.is_set()
     assert watched.watch._conclude() == 0
     assert watched.log.said[-1][0].startswith("stopped at 100 steps")
 

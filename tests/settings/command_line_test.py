@@ -195,6 +195,15 @@ def test_arguments_of_an_environment_are_told_from_its_id(argv, kwargs):
     assert sources["env_id"] == sources["env_kwargs"] == "command line"
 
 
+def test_hours_are_of_the_start_that_they_are_given_to():
+    """Analytic: a resumed run has those of its own command, or none."""
+    saved = command_line.parse(["--stop_after_hours", "3", "X-v1"])
+    params, sources = command_line.resumed(saved, {"keep_ckpts": 5})
+    assert (params.stop_after_hours, sources["stop_after_hours"]) == (None, "default")
+    params, sources = command_line.resumed(saved, {"stop_after_hours": 3.0})
+    assert (params.stop_after_hours, sources["stop_after_hours"]) == (3.0, "command line")
+
+
 def test_a_resumed_run_keeps_its_layers():
     """Analytic: the same ones may be given, others may not."""
     saved = command_line.parse(["--hidden_units", "64", "32", "X-v1"])

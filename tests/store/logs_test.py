@@ -340,6 +340,20 @@ def test_a_table_of_another_version_keeps_its_columns(tmp_path, head):
     )
 
 
+@pytest.mark.parametrize("head", ["", "misc/steps,misc/frames\r\n"])
+def test_rows_of_an_earlier_start_are_known(tmp_path, head):
+    """Analytic: of this version or of another; a head is no row."""
+    (tmp_path / "progress.csv").write_text(head, newline="")
+    log = open_log(tmp_path)
+    assert not log.has_figures
+    log.figures(ROWS[0], "")
+    assert log.has_figures
+    log.close()
+    log = open_log(tmp_path, resumed_at(20, tmp_path))
+    assert log.has_figures
+    log.close()
+
+
 def test_all_that_a_resumption_cuts_is_written_down_before_a_checkpoint(tmp_path, monkeypatch):
     """Analytic: each file is synced whose length a checkpoint records."""
     log = open_log(tmp_path)

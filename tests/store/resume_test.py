@@ -320,12 +320,15 @@ def test_a_run_is_resumed_or_started(written, capsys):
 
 
 def test_the_settings_of_a_checkpoint_are_its_runs(work):
-    """Analytic: from args.json, what was asked for; of a copied file, all that is not usual."""
-    run = write_run("--seed", "3", "--discount", "0.9")
+    """Analytic: from args.json, what was asked for; of a copied file, all that is not usual, but for what may
+    have followed from other settings.
+    """
+    run = write_run("--seed", "3", "--discount", "0.9", "--no_xla")
     asked = {"env_id": DRAWN, "n_workers": 2, "n_steps": 80, "seed": 3, "discount": 0.9}
     newest = run / "checkpoints/ckpt-80.safetensors"
-    for path in (run, run / "checkpoints", newest, shutil.copy(newest, work)):
-        assert resume.settings_at(str(path), lambda note: None) == asked
+    for path in (run, run / "checkpoints", newest):
+        assert resume.settings_at(str(path), lambda note: None) == asked | {"no_xla": True}
+    assert resume.settings_at(str(shutil.copy(newest, work)), lambda note: None) == asked
     with pytest.raises(UnusableCheckpoint, match="nowhere"):
         resume.settings_at("nowhere", lambda note: None)
 
@@ -680,8 +683,11 @@ def test_a_flag_that_is_younger_than_the_run_is_reported(written):
 
 def test_a_new_run_says_what_it_was_restored_from(work):
     """Analytic: and which settings differ; what does not fit, or leaves no steps, is refused."""
-    path = checkpoint_files.save(work, 70)
-    asked = command_line.parse(["--load_ckpt", str(work), "--initial_lr", "1e-3", "CartPole-v1"])
+    path = checkpoint_files.save(
+        work, 70, params=checkpoint_files.PARAMS | {"stop_after_hours": None}
+    )
+    flags = ["--initial_lr", "1e-3", "--stop_after_hours", "3"]  # which no record hands on
+    asked = command_line.parse(["--load_ckpt", str(work), *flags, "CartPole-v1"])
     subject = checkpoint_files.SUBJECT
     start = resume.begin(asked.params, subject)
     assert (start.checkpoint.path, start.is_resumed, start.position) == (path, False, None)
@@ -694,7 +700,7 @@ def test_a_new_run_says_what_it_was_restored_from(work):
     with pytest.raises(UnusableCheckpoint, match="n actions 2, this run has 3"):
         resume.begin(asked.params, subject._replace(n_actions=3))
     fewer = command_line.parse(["--load_ckpt", str(work), "--n_steps", "70", "CartPole-v1"])
-    with pytest.raises(BadInput, match="is at 70 steps: --n_steps 70, .* leaves none"):
+    with pytest.raises(BadInput, match="is at 70 steps: --n_steps 70, .* leaves none .* larger"):
         resume.begin(fewer.params, subject)
     made = checkpoint.read(path)
     checkpoint.write(made._replace(snapshot=made.snapshot._replace(mean_squares={})))

@@ -96,8 +96,10 @@ def end(running, folder, status=0):
 
 
 def test_a_trial_is_begun_resumed_and_then_finished(place):
-    """Analytic: its commands; each row that has a score comes once, and those of before again."""
-    plan, folder = plan_of(), place / "trial"
+    """Analytic: its commands; each row that has a score comes once, and those of before again. Hours are given
+    to each start, because no record hands them on.
+    """
+    plan, folder = plan_of(settings={"stop_after_hours": 2}), place / "trial"
     running = run(plan, folder)
     words = started(running, folder)["argv"]
     assert words[:2] == ["--log_dir", str(folder)]
@@ -111,7 +113,7 @@ def test_a_trial_is_begun_resumed_and_then_finished(place):
     assert next(running) == [(20, 1.5), (30, 2.5), (40, 3.5)]
     words = started(running, folder)["argv"]
     assert words[:2] == ["--resume", str(folder)]
-    assert words[4:] == ["CartPole-v1"]
+    assert words[4:] == ["--stop_after_hours", "2.0", "CartPole-v1"]
     assert end(running, folder)[-1] == (140, 3.5)
     (folder / "started").unlink()
     (rows,) = run(plan, folder)
