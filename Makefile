@@ -110,7 +110,7 @@ audit: $(PIPENV_READY) $(AUDIT_READY) ## ask the database of known vulnerabiliti
 	.audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement .audit/requirements.txt
 
 clean: ## remove what set-up, tests and tools made; runs/ stays
-	rm -rf .venv .pipenv .peer .extra .audit .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pipenv .peer .extra .audit build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PIPENV_READY):

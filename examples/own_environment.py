@@ -1,8 +1,8 @@
-"""An environment of one's own, which has a module so that environment processes can import it:
+"""An environment of your own. It is in a module, so that environment processes can import it:
 
     PYTHONPATH=examples python3 train.py --preset cartpole --n_steps 2e4 own_environment:Corridor-v0
 
-In Python: `a3c.train("own_environment:Corridor-v0", preset="cartpole", n_steps=2e4)`.
+In Python, in this folder: `a3c.train("own_environment:Corridor-v0", preset="cartpole", n_steps=2e4)`.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ N_CELLS = 10
 
 
 class Corridor(gymnasium.Env):
-    """A corridor of ten cells, whose last one pays 1 and ends the episode; each step costs 0.01."""
+    """A corridor of ten cells. The last one pays 1 and ends the episode; each step costs 0.01."""
 
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)  # to the left, to the right
+    action_space = gymnasium.spaces.Discrete(2)  # 0: left, 1: right
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)

@@ -1,7 +1,8 @@
 """Another network: `python3 examples/own_network.py` trains CartPole with layers that both heads share.
 
-In this process it takes the place of our `mlp`. Its checkpoints say `mlp`, too, and are refused by
-programs that do not do the same, because the names of the weights differ.
+In this process, it replaces our network `mlp`. Its checkpoints say `mlp`, too. Another program can
+load them only if it replaces `mlp` in the same way; if it does not, it refuses them, because the
+names of the weights differ.
 """
 
 from typing import Any
@@ -22,6 +23,5 @@ def shared(layer: Any, x: Any, subject: Subject) -> tuple[Any, Any]:
 network.NETWORKS["mlp"] = shared
 folder = a3c.train("CartPole-v1", preset="cartpole", n_steps=60_000)
 scores = a3c.read_run(folder).games["score"]
-print(
-    f"{len(scores)} games; mean of the first 100: {scores[:100].mean():.0f}, of the last: {scores[-100:].mean():.0f}"
-)
+first, last = scores[:100].mean(), scores[-100:].mean()
+print(f"{len(scores)} games; mean of the first 100: {first:.0f}, of the last: {last:.0f}")

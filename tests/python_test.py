@@ -29,7 +29,7 @@ def run(folder: pathlib.Path, *arguments: str | pathlib.Path, **environment: str
         folder,
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{EXAMPLES}"} | environment,
     )
-    status, said = started.wait(300), processes.outputs(folder)
+    status, said = started.wait(1200), processes.outputs(folder)
     assert status == 0, said["stderr"]
     return said["stdout"]
 
@@ -113,7 +113,7 @@ def test_training_is_for_the_main_thread():
     [
         {"n_steps": 1e5, "hidden_units": (200, 100), "normalize_observations": True},
         {"lr_schedule": "linear", "lr_decay_to_zero_by_n_steps": None, "no_xla": False},
-        {"env_kwargs": ()},
+        {"env_kwargs": (), "hidden_units": (64,)},
         {"env_kwargs": ("size=3", "name=x"), "wrapper": None},
         {"initial_lr": np.float32(0.5), "seed": np.int64(3), "log_dir": pathlib.Path("runs/-x")},
     ],
@@ -180,11 +180,10 @@ def test_agents_of_every_format_decide_as_they_did(version):
 
 
 def test_an_agent_plays_in_gymnasiums_vector_loop(tmp_path):
-    """Analytic: every step of CartPole is paid 1, except those that begin a game."""
+    """Analytic: every step of CartPole is paid 1, so no step is lost where a game begins."""
     agents.save(tmp_path / "checkpoints")
     said = run(tmp_path, EXAMPLES / "vector_loop.py", tmp_path, "2", "30")
-    rewards = re.fullmatch(r"rewards of 2 games in 30 steps: \[([\d.]+), ([\d.]+)\]\n", said)
-    assert all(20 < float(paid) <= 30 for paid in rewards.groups())
+    assert said == "rewards of 2 games in 30 steps: [30.0, 30.0]\n"
 
 
 @pytest.mark.weekly
@@ -210,7 +209,7 @@ def test_the_notebook_trains_draws_and_films(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(EXAMPLES / "cartpole.ipynb", as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
-    done = nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    done = nbclient.NotebookClient(notebook, timeout=1200, resources=resources).execute()
     nbformat.write(done, tmp_path / "done.ipynb")
     outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
     kinds = {kind for output in outputs for kind in output.get("data", {})}

@@ -26,6 +26,7 @@ MADE_LATER = {
 OWN_ENDINGS = {".cff", ".lock", ".md", ".py", ".toml", ".yml"}
 FOLDERS_IN_WORDS = re.compile(r"(?<![\w./-])(?:a3c|benchmarks|docs|images|results|tests)/[\w./-]*")
 PATH = re.compile(r"\.?\w[\w.-]*(?:/[\w.-]+)*/?")
+CLASSES_OF_OTHERS = {"AtariEnv"}
 # A word with one of these stands for something that the reader fills in.
 PLACEHOLDER = re.compile(r"[<>{}*$…]|\.\.\.")
 
@@ -170,10 +171,24 @@ def wrong_tests(text: str) -> Iterator[str]:
             yield f"no such test: {name}"
 
 
+def wrong_code(text: str) -> Iterator[str]:
+    """`name` in `a3c/....py`, and `Class.member`, where our code has no such thing."""
+    sources = {path: path.read_text(encoding="utf-8") for path in ROOT.glob("a3c/**/*.py")}
+    for name, path in re.findall(r"`(\w+)[\w.]*` in `(a3c/[\w/]+\.py)`", text):
+        if not re.search(rf"\b(?:class|def) {name}\b", sources.get(ROOT / path, "")):
+            yield f"no such code: {name} in {path}"
+    for owner, member in re.findall(r"`([A-Z]\w+)\.(\w+)`", text):
+        is_other = owner in CLASSES_OF_OTHERS or (ROOT / f"{owner}.{member}").exists()
+        homes = [s for s in sources.values() if re.search(rf"\bclass {owner}\b", s)]
+        if not is_other and not any(re.search(rf"(?:def |self\.){member}\b", s) for s in homes):
+            yield f"no such code: {owner}.{member}"
+
+
 def problems(text: str, folder: pathlib.Path = ROOT) -> list[str]:
     """Everything that a document in that folder names and the repository lacks."""
     of_place = [*wrong_paths(text, folder), *wrong_anchors(text, folder)]
-    return [*of_place, *wrong_commands(text), *wrong_flags(text), *wrong_tests(text)]
+    of_code = [*wrong_flags(text), *wrong_tests(text), *wrong_code(text)]
+    return [*of_place, *wrong_commands(text), *of_code]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)
@@ -202,6 +217,7 @@ See [the tests](tests/readme_test.py#top), [the paper](https://example.org/x.py)
 `a3c/settings/params.py`, `tests/`, `runs/x/args.json`, `progress.csv`, `ALE/Pong-v5`, `rl/x`
 `make train ARGS="--n_workers 4 CartPole-v1"`, `--seed 3`, `--n_workers N`, tests/<module>_test.py
 [`test_lock`](tests/setup_test.py), `test_lock[x]`, `tests/setup_test.py`: `test_lock`
+`Losses` in `a3c/agent/losses.py`, `Counters.reserve`, `Pipfile.lock`
 ```sh
 $ make test
 make check && pipenv run python3 train.py --n_steps 1e6 \\
@@ -243,6 +259,8 @@ def test_a_right_document_has_no_problems() -> None:
         ("and `test_nothing[a]`, too", "no such test: test_nothing"),
         ("[`test_lock[a-4, c]`](tests/readme_test.py)", "no such test: test_lock"),
         ("`tests/readme_test.py`: `test_lock`", "no such test: test_lock"),
+        ("`nothing` in `a3c/agent/losses.py`", "no such code: nothing in a3c/agent/losses.py"),
+        ("`Counters.nothing`", "no such code: Counters.nothing"),
     ],
 )
 def test_what_does_not_exist_is_found(text: str, problem: str) -> None:

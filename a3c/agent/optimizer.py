@@ -1,6 +1,6 @@
 """Gradient clipping, the RMSProp step, and the learning rate's schedule.
 
-RMSProp is the paper's (§4, equations 8 and 9):
+RMSProp is the paper's (§4, Optimization):
 
     m ← α·m + (1 − α)·g²
     θ ← θ − η·g / √(m + ε)

@@ -145,7 +145,7 @@ def _as_named(arguments: argparse.Namespace, found: Checkpoint) -> Checkpoint:
         words = [first, str(arguments.checkpoint), *(code[n] for n in code if n != "env_id")]
         raise UnusableCheckpoint(
             f"{found.path} plays {' '.join(code.values())}, which may run the code of a module: if you"
-            f" trust that, name it: run_checkpoint.py {' '.join(filter(None, words))}"
+            f" trust that, name it: {called('run_checkpoint.py')[-1]} {' '.join(filter(None, words))}"
         )
     return found._replace(subject=subject)
 

@@ -121,7 +121,9 @@ observation, _ = {env}.reset()
 print(agent.act(observation))
 ```
 
-`{play}` shows it at play. The weights are a safetensors file, and reading it runs no code.
+It needs the package `a3c`, version {__version__} or later, of the project that trained the agent; docs/python.md there
+says how to install it. In this folder, `{play}` shows the agent at play. The weights are a
+safetensors file, and reading it runs no code.
 """
 
 
