@@ -75,7 +75,7 @@ tables: $(DEV_READY) ## write everything that is generated: the Pipfile, flags, 
 	$(VENV_PYTHON) -m benchmarks.report
 	$(VENV_PYTHON) -m results.report
 
-bench: $(RUNTIME_READY) $(PEER_READY) ## throughput compared with a peer's and the machine's limit; BENCH=--anyway on a busy machine
+bench: $(RUNTIME_READY) $(PEER_READY) ## throughput beside peers' and the machine's limit; BENCH="--only cartpole" for a part, BENCH=--anyway if busy
 	$(VENV_PYTHON) -m benchmarks.bench $(BENCH)
 
 bench-long: $(RUNTIME_READY) ## memory over a million steps, start-up, CartPole, evaluations beside training
@@ -84,7 +84,7 @@ bench-long: $(RUNTIME_READY) ## memory over a million steps, start-up, CartPole,
 bench-scaling: $(RUNTIME_READY) ## throughput and memory over workers and environments
 	$(VENV_PYTHON) -m benchmarks.scaling $(BENCH)
 
-profile: $(RUNTIME_READY) $(PEER_READY) ## where the time goes; PROFILE="--n_workers 2 --envs_per_worker 8" for another setting
+profile: $(RUNTIME_READY) $(PEER_READY) ## where the time goes; PROFILE="--task CartPole --n_workers 2 --envs_per_worker 64" for another setting
 	$(VENV_PYTHON) -m benchmarks.profiling $(PROFILE)
 
 soak: $(DEV_READY) ## checks that take hours; can be stopped and continued; make soak PARTS=kill_toy runs one part
@@ -144,7 +144,7 @@ $(RAY_READY): $(RUNTIME_READY)
 	$(PIPENV) sync --categories ray
 	touch $@
 
-# The peer of `make bench` has an environment of its own, since we do not depend on torch.
+# The peers of `make bench` have an environment of their own, since we do not depend on torch.
 $(PEER_READY): benchmarks/requirements.txt
 	@$(call need_python,$(PYTHON_VERSIONS))
 	rm -rf .peer

@@ -1,12 +1,12 @@
-"""Throughput on Pong, beside a peer's and beside the machine's limit (`make bench`).
+"""Throughput beside peers' and beside the machine's limit (`make bench`).
 
     make bench
-    make bench BENCH="--anyway --rounds 3"
+    make bench BENCH="--only cartpole halfcheetah --rounds 3"
 
-Our settings and the peer's take turns in rounds; every second round runs in the opposite order. A
+Our settings and the peers' take turns in rounds; every second round runs in the opposite order. A
 machine's speed drifts within minutes, so each ratio is taken within a round, and the median of the
-rounds counts. The figures go to benchmarks/results/<date>-<cpu>.json and to the table in
-docs/speed.md.
+rounds counts. Then the fastest settings on vectors must also learn. The figures of each part go to
+benchmarks/results/<date>-<cpu>-<part>.json and to its tables in docs/speed.md.
 """
 
 import argparse
@@ -22,58 +22,108 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import calibration, contenders, machine, report
 from benchmarks.contenders import CallsSetting, PeerSetting, Server, Setting, Trainer
 
 CODE = ("a3c", "train.py", "benchmarks/*.py")
-# Ours; requirements.txt has the peer's.
-PACKAGES = ("tensorflow-cpu", "tensorflow", "numpy", "gymnasium", "ale-py")
+# Ours; requirements.txt has the peers'.
+PACKAGES = ("tensorflow-cpu", "tensorflow", "numpy", "gymnasium", "ale-py", "mujoco")
 RESULTS = pathlib.Path(__file__).with_name("results")
-# The best wide setting found for a number of cores and a network; see docs/speed.md.
-BEST_WIDE = {(2, "nature"): (3, 32), (2, "small"): (3, 16)}
-ATARI_STEP_SECONDS = 2.0
+# The best wide setting found for a number of cores and a task, of at most 128 environments; see docs/speed.md.
+BEST_WIDE = {
+    (2, "nature"): (3, 32),
+    (2, "small"): (3, 16),
+    (2, "CartPole"): (2, 64),
+    (2, "HalfCheetah"): (2, 64),
+}
+STEP_SECONDS = 1.0
 LOOPS_SECONDS = 8.0
 MIN_ROUNDS = 3
+N_SEEDS = 3
+
+Contender = Setting | PeerSetting | CallsSetting
+PROGRAMS: dict[type, tuple[str | pathlib.Path, str]] = {
+    PeerSetting: (contenders.PEER_PYTHON, "benchmarks.peer"),
+    CallsSetting: (sys.executable, "benchmarks.calls"),
+}
 
 
-def our_settings(cores: int) -> list[Setting]:
+class Part(NamedTuple):
+    """A part of the benchmark: its contenders take turns."""
+
+    ours: tuple[Setting, ...]  # besides the wide ones
+    others: tuple[PeerSetting | CallsSetting, ...]
+    seconds: float  # of a slot
+    score: float | None = None  # mean of 100 games that the fastest settings must reach
+    most_steps: float = 0.0  # and the steps within which they may
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(setting.task for setting in self.others))
+
+    @property
+    def env_id(self) -> str:
+        return contenders.TASKS[self.tasks[0]].env_id
+
+
+def sb3(n_envs: int, task: str) -> list[PeerSetting]:
+    """The peer's settings with so many environments, of which the best one counts."""
+    vecs = ("DummyVecEnv", "SubprocVecEnv")
+    return [PeerSetting(vec, n_envs, threads, task) for vec in vecs for threads in (1, 2)]
+
+
+def of_vectors(task: str, score: float, most_steps: float) -> Part:
+    """A part on vector observations."""
+    ours = tuple(Setting(*size, task) for size in ((16, 1), (4, 1), (2, 16), (1, 1)))
+    others = [setting for n_envs in (4, 16, 64) for setting in sb3(n_envs, task)]
+    return Part(ours, tuple(others), 4.0, score, most_steps)
+
+
+PARTS = {
+    "pong": Part(
+        ours=(
+            *(Setting(16, 1, "nature"), Setting(4, 4, "nature")),
+            *(Setting(4, 4, "small"), Setting(2, 8, "small")),
+        ),
+        others=(
+            *sb3(16, "nature"),
+            *(PeerSetting(contenders.CPP, n_envs, 2, "nature") for n_envs in (16, 96)),
+            # What 16 × 1 could reach at most, and whether one call for several workers' acting would help.
+            *(CallsSetting(16, "nature", together) for together in (1, 8)),
+            *sb3(16, "small"),
+            *(PeerSetting(contenders.CPP, n_envs, 2, "small") for n_envs in (16, 48)),
+        ),
+        seconds=10.0,
+    ),
+    "cartpole": of_vectors("CartPole", score=475.0, most_steps=2e6),
+    "halfcheetah": of_vectors("HalfCheetah", score=500.0, most_steps=2e6),
+}
+
+
+def wide(cores: int, task: str) -> Setting:
+    """The best wide setting for so many cores."""
+    return Setting(*BEST_WIDE.get((cores, task), (max(2, cores), 8)), task)
+
+
+def our_settings(cores: int, part: Part) -> list[Setting]:
     """The settings that are measured everywhere, and the best ones for so many cores."""
-
-    def wide(network: str) -> Setting:
-        return Setting(*BEST_WIDE.get((cores, network), (max(2, cores), 8)), network)
-
-    settings = [
-        Setting(16, 1, "nature"),
-        Setting(4, 4, "nature"),
-        wide("nature"),
-        Setting(4, 4, "small"),
-        Setting(2, 8, "small"),
-        wide("small"),
-    ]
+    settings = []
+    for task in part.tasks:
+        settings += [setting for setting in part.ours if setting.task == task]
+        settings.append(wide(cores, task))
+        if task in contenders.FLAGS_THEN and contenders.archive(contenders.THEN):
+            settings.append(Setting(1, 1, task, contenders.THEN))
     return list(dict.fromkeys(settings))
 
 
-PEER_SETTINGS = [
-    PeerSetting(vec, n_threads, network)
-    for network in ("nature", "small")
-    for vec in ("DummyVecEnv", "SubprocVecEnv")
-    for n_threads in (1, 2)
-]
-
-
-# What 16 × 1 could reach at most, and whether one call for several workers' acting would help.
-CALLS_SETTINGS = [CallsSetting(16, "nature", together) for together in (1, 8)]
-Contender = Setting | PeerSetting | CallsSetting
-
-
 def in_turns(ours: Sequence[Setting], others: Sequence[Contender]) -> list[Contender]:
-    """One of ours, one or more of the others, one of ours, …, those of one network together."""
+    """One of ours, one or more of the others, one of ours, …, those of one task together."""
     turns: list[Contender] = []
-    for network in dict.fromkeys(setting.network for setting in ours):
-        mine = [setting for setting in ours if setting.network == network]
-        theirs = [setting for setting in others if setting.network == network]
+    for task in dict.fromkeys(setting.task for setting in ours):
+        mine = [setting for setting in ours if setting.task == task]
+        theirs = [setting for setting in others if setting.task == task]
         for i, setting in enumerate(mine):
             share = theirs[i * len(theirs) // len(mine) : (i + 1) * len(theirs) // len(mine)]
             turns += [setting, *share]
@@ -86,8 +136,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--anyway", action="store_true", help="also on a busy machine")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--rounds", type=int, default=4, help=f"at least {MIN_ROUNDS}")
-    parser.add_argument("--seconds", type=float, default=15.0, help="length of a slot")
+    parser.add_argument("--seconds", type=float, help="length of a slot, if not the part's own")
+    parser.add_argument("--seeds", type=int, default=N_SEEDS, help="runs that learn; 0: none")
     argv = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(argv)
     if options.rounds < MIN_ROUNDS:
@@ -99,14 +151,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     busy = busy_or_refuse(options.anyway)
     if busy is None:
         return 1
-    result = about("bench", argv, busy) | {"anyway": options.anyway}
-    try:
-        result["rounds"] = run(options.rounds, options.seconds)
-    except (contenders.ContenderError, calibration.LoopError) as error:
-        print(f"bench: error: {error}", file=sys.stderr)
-        return 1
-    path = write(result, "bench")
-    print(f"\n{report.write('make bench')}\n\nwritten to {path} and docs/speed.md")
+    for name in options.only:
+        part = PARTS[name]
+        if options.seconds is not None:
+            part = part._replace(seconds=options.seconds)
+        result = about("bench", argv, busy) | {"anyway": options.anyway}
+        try:
+            result |= run(part, options.rounds, options.seeds)
+        except (contenders.ContenderError, calibration.LoopError) as error:
+            print(f"bench: error: {error}", file=sys.stderr)
+            return 1
+        path = write(result, name)
+        print(f"\n{report.write(f'make bench, {name}')}\n\nwritten to {path} and docs/speed.md")
     return 0
 
 
@@ -147,53 +203,73 @@ def write(result: dict[str, Any], kind: str) -> pathlib.Path:
         *result["cpu"].lower().split(),
         f"{result['cores']}-cores",
     ]
-    words += [] if kind == "bench" else [kind]
-    name = "-".join("".join(c for c in word if c.isalnum() or c in "-.") for word in words)
+    name = "-".join("".join(c for c in word if c.isalnum() or c in "-.") for word in [*words, kind])
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return path
 
 
-def run(n_rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """Start everybody, let them take turns, end them."""
+def run(part: Part, n_rounds: int, n_seeds: int) -> dict[str, Any]:
+    """Start everybody, let them take turns, and the fastest learn; end them."""
     cores = machine.n_cores()
-    turns = in_turns(our_settings(cores), [*PEER_SETTINGS, *CALLS_SETTINGS])
+    ours = our_settings(cores, part)
+    turns = in_turns(ours, part.others)
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         trainers: dict[Setting, Trainer] = {}
-        for number, setting in enumerate(turns):
-            if isinstance(setting, Setting):
-                print(f"starting {setting}", flush=True)
-                trainer = contenders.start_for_slots(setting, folder / str(number))
-                stack.callback(trainer.close)
-                trainer.warm_up()
-                trainer.pause()
-                trainers[setting] = trainer
-        servers: dict[type, Server] = {
-            PeerSetting: Server(contenders.PEER_PYTHON, "benchmarks.peer", folder / "peer.output"),
-            CallsSetting: Server(sys.executable, "benchmarks.calls", folder / "calls.output"),
-        }
-        for server in servers.values():
-            stack.callback(server.close)
-        print("starting the peer, and calls alone", flush=True)
-        # The peer's two of each environment and network make that once.
-        all_served: list[PeerSetting | CallsSetting] = [*PEER_SETTINGS[::2], *CALLS_SETTINGS]
-        for served in all_served:
-            servers[type(served)].measure(served, 0.1)
+        for number, setting in enumerate(ours):
+            print(f"starting {setting}", flush=True)
+            trainer = contenders.start_for_slots(setting, folder / str(number))
+            stack.callback(trainer.close)
+            trainer.warm_up()
+            trainer.pause()
+            trainers[setting] = trainer
+        servers: dict[type, Server] = {}
+        for other in part.others:
+            print(f"starting {other}", flush=True)
+            if (kind := type(other)) not in servers:
+                servers[kind] = Server(*PROGRAMS[kind], folder / f"{kind.__name__}.output")
+                stack.callback(servers[kind].close)
+            servers[kind].measure(other, 0.1)  # it makes its environments
         rounds = []
         for number in range(n_rounds):
-            loops = [calibration.measure_loops(LOOPS_SECONDS)]
+            loops = [calibration.measure_loops(LOOPS_SECONDS, cores, part.env_id)]
             slots = [
-                _measure(setting, trainers, servers, seconds, cores)
+                _measure(setting, trainers, servers, part.seconds, cores)
                 for setting in (turns if number % 2 == 0 else turns[::-1])
             ]
-            loops.append(calibration.measure_loops(LOOPS_SECONDS))
+            loops.append(calibration.measure_loops(LOOPS_SECONDS, cores, part.env_id))
             rounds.append({"loops": [loop._asdict() for loop in loops], "slots": slots})
             print(f"round {number + 1} of {n_rounds}", flush=True)
             for slot in slots:
                 print(f"  {slot['setting']}: {slot['steps_per_second']:.0f} steps/s", flush=True)
-    return rounds
+        learned = []
+        for seed in range(n_seeds if part.score is not None else 0):
+            for is_wanted in (report.is_wide, report.is_sb3):
+                name = report.best(rounds, part.tasks[0], is_wanted)
+                fastest = next(setting for setting in turns if str(setting) == name)
+                learned.append(_learn(part, fastest, servers[PeerSetting], folder, seed))
+    return {"rounds": rounds, "learned": learned}
+
+
+def _learn(
+    part: Part, setting: Contender, peers: Server, folder: pathlib.Path, seed: int
+) -> dict[str, Any]:
+    """The steps that one run takes to the part's score; None if it does not reach it."""
+    assert part.score is not None
+    start = time.monotonic()
+    if isinstance(setting, PeerSetting):
+        n_steps = peers.steps_to(setting, part.score, part.most_steps, seed)
+    else:
+        assert isinstance(setting, Setting)
+        flags = [*setting.flags, f"--n_steps={part.most_steps}", f"--seed={seed}"]
+        trainer = Trainer(flags, folder / f"learning{seed}", part.env_id)
+        with contextlib.closing(trainer):
+            n_steps = trainer.steps_to(part.score)
+    learned = {"setting": str(setting), "seed": seed, "score": part.score, "n_steps": n_steps}
+    print(learned, flush=True)
+    return learned | {"most_steps": part.most_steps, "seconds": time.monotonic() - start}
 
 
 def _measure(
@@ -205,19 +281,18 @@ def _measure(
 ) -> dict[str, Any]:
     """One slot, with what else used the machine meanwhile."""
     if isinstance(setting, Setting):
-        trainer = trainers[setting]
-        atari_step = [calibration.measure_atari_step(ATARI_STEP_SECONDS, cores)]
+        trainer, env_id = trainers[setting], contenders.TASKS[setting.task].env_id
+        bare_step = [calibration.measure_step(STEP_SECONDS, cores, env_id)]
         with _others(trainer.pid) as others:
             trainer.go_on()
             slot = trainer.measure(seconds)
             trainer.pause()
-        atari_step.append(calibration.measure_atari_step(ATARI_STEP_SECONDS, cores))
+        bare_step.append(calibration.measure_step(STEP_SECONDS, cores, env_id))
         assert slot.env_cpu_seconds is not None
-        env_cost = slot.env_cpu_seconds / (
-            calibration.FRAMES_PER_STEP * statistics.mean(atari_step)
-        )
+        n_frames = calibration.FRAMES_PER_STEP if env_id == calibration.PONG else 1
+        env_cost = slot.env_cpu_seconds / (n_frames * statistics.mean(bare_step))
         of_envs = {
-            "atari_step_seconds": atari_step,
+            "bare_step_seconds": bare_step,
             "env_cpu_seconds": slot.env_cpu_seconds,
             "env_cost": env_cost,
         }

@@ -4,7 +4,7 @@ It shows what 16 × 1 could reach if emulator, transport and choice of actions t
 into TensorFlow with sixteen networks, on constant observations. The calls come from threads as in
 training, or one call acts for several workers.
 
-For each line of JSON, {"n_workers", "network", "together", "seconds"}, it answers with one line,
+For each line of JSON, {"n_workers", "task", "together", "seconds"}, it answers with one line,
 {"n_steps", "seconds"}. An empty line or the end of the input ends it.
 """
 
@@ -141,7 +141,7 @@ def main() -> None:
             if not line.strip():
                 break
             wanted = json.loads(line)
-            key = wanted["n_workers"], wanted["network"]
+            key = wanted["n_workers"], wanted["task"]
             together = wanted["together"]
             if key not in made:
                 made[key] = Workers(*key)

@@ -1,22 +1,27 @@
-"""What `make bench` compares: runs of train.py, the peer, and calls alone, each measured in slots.
+"""What `make bench` compares: runs of train.py, the peers, and calls alone, each measured in slots.
 
-All of them stay alive through the whole benchmark, and all but the one being measured stand still. So
-a slot costs no start-up, and many short slots can alternate. The two servers, the peer and the calls,
+All of them stay alive through a whole part of it, and all but the one being measured stand still. So
+a slot costs no start-up, and many short slots can alternate. The two servers, the peers and the calls,
 wait for their next line. A run of train.py is stopped and continued with signals, as Ctrl-Z does: the
 training process first, so that no environment process is left with half a request.
 """
 
 import contextlib
 import csv
+import io
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tarfile
 import time
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
+import numpy as np
+
+from a3c.store import games
 from benchmarks import calibration, machine
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -27,44 +32,78 @@ START_SECONDS = 300.0  # none is this slow
 SILENCE_SECONDS = 60.0
 
 
+class Task(NamedTuple):
+    """What is trained: an environment, and the flags that its users give train.py."""
+
+    env_id: str
+    flags: tuple[str, ...]
+
+
+# Pong's two are named for their networks.
+TASKS = {
+    "nature": Task(calibration.PONG, ("--network=nature",)),
+    "small": Task(calibration.PONG, ("--network=small",)),
+    "CartPole": Task("CartPole-v1", ("--preset=cartpole",)),
+    "HalfCheetah": Task("HalfCheetah-v5", ("--preset=mujoco",)),
+}
+# The program that a speed of today is compared with. Its flags were not yet in a preset.
+THEN = "243b5dc"
+FLAGS_THEN = {
+    "CartPole": (
+        *("--initial_lr=7e-4", "--rmsprop_initial=0", "--max_grad_norm=0.5"),
+        *("--initial_weights=orthogonal", "--entropy_bonus=0"),
+    )
+}
+
+
 class Setting(NamedTuple):
-    """A setting of ours: workers × environments each, and the network."""
+    """A setting of ours: workers × environments each, and the task."""
 
     n_workers: int
     envs_per_worker: int
-    network: str
+    task: str
+    revision: str = ""  # of the program, if it is not today's
 
     @property
     def flags(self) -> list[str]:
         """The flags of train.py."""
-        return [f"--{name}={value}" for name, value in self._asdict().items()]
+        of_task = FLAGS_THEN if self.revision else {self.task: TASKS[self.task].flags}
+        sizes = (f"--{name}={getattr(self, name)}" for name in ("n_workers", "envs_per_worker"))
+        return [*of_task[self.task], *sizes]
 
     def __str__(self) -> str:
-        return f"{self.n_workers} × {self.envs_per_worker} {self.network}"
+        at = f" at {self.revision}" if self.revision else ""
+        return f"{self.n_workers} × {self.envs_per_worker} {self.task}{at}"
+
+
+# C++ environments, which lean.py uses; Stable-Baselines3 has the others.
+CPP = "AtariVectorEnv"
 
 
 class PeerSetting(NamedTuple):
-    """A setting of the peer; see peer.py."""
+    """A setting of a peer; see peer.py."""
 
     vec: str
+    n_envs: int
     n_threads: int
-    network: str
+    task: str
 
     def __str__(self) -> str:
+        program = "torch" if self.vec == CPP else "SB3"
         threads = "1 thread" if self.n_threads == 1 else f"{self.n_threads} threads"
-        return f"SB3 A2C, 16 environments, {self.vec}, {threads} {self.network}"
+        return f"{program} A2C, {self.n_envs} environments, {self.vec}, {threads} {self.task}"
 
 
 class CallsSetting(NamedTuple):
     """Workers that only act and learn, so many of them acting in one call; see calls.py."""
 
     n_workers: int
-    network: str
+    task: str
     together: int
 
     def __str__(self) -> str:
         in_one = f", {self.together} workers' acting in one call" if self.together > 1 else ""
-        return f"{self.n_workers} × 1 {self.network}, acting and learning alone{in_one}"
+        return f"{self.n_workers} × 1 {self.task}, acting and learning alone{in_one}"
 
 
 class Slot(NamedTuple):
@@ -97,15 +136,17 @@ def end_on_signals() -> None:
 class Trainer:
     """One run of train.py."""
 
-    def __init__(self, flags: list[str], folder: pathlib.Path, env_id: str) -> None:
-        """Start it; `folder` will be its run folder."""
-        self._progress = folder / "progress.csv"
+    def __init__(
+        self, flags: list[str], folder: pathlib.Path, env_id: str, root: pathlib.Path = ROOT
+    ) -> None:
+        """Start the program that lies in `root`; `folder` will be its run folder."""
+        self._folder, self._progress = folder, folder / "progress.csv"
         self._output = folder.with_suffix(".output")
         command = [sys.executable, "train.py", *flags, f"--log_dir={folder}", env_id]
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=root,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -194,6 +235,21 @@ class Trainer:
         """Wait for its own end; returns its exit status."""
         return self._process.wait()
 
+    def steps_to(self, score: float) -> int | None:
+        """Wait until the mean of the last 100 games reaches a score; at which step it did, if it did."""
+        while True:
+            has_ended = self._process.poll() is not None
+            path = self._folder / "monitor.csv"
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            played = games.merge([games.parse_monitor(text[: text.rfind("\n") + 1])])
+            if len(played.scores) >= 100:
+                has_reached = np.convolve(played.scores, np.ones(100), "valid") >= 100 * score
+                if has_reached.any():
+                    return int(played.steps[99 + np.argmax(has_reached)])
+            if has_ended:
+                return None
+            time.sleep(1.0)
+
     def close(self) -> None:
         """End it, with everything that it started."""
         try:
@@ -212,10 +268,22 @@ class Trainer:
 
 
 def start_for_slots(setting: Setting, folder: pathlib.Path, *more_flags: str) -> Trainer:
-    """Train Pong under a setting, with a row each second and nothing saved meanwhile."""
+    """Train under a setting, with a row each second and nothing saved meanwhile."""
     flags = [*setting.flags, *more_flags, "--n_steps=1e12", "--ckpt_interval_seconds=1e9"]
-    flags.append(f"--log_interval_seconds={SECONDS_PER_ROW}")
-    return Trainer(flags, folder, "PongNoFrameskip-v4")
+    interval = "manager_wake" if setting.revision else "log"
+    flags.append(f"--{interval}_interval_seconds={SECONDS_PER_ROW}")
+    root = ROOT
+    if setting.revision:
+        root = folder.with_suffix(".source")
+        with tarfile.open(fileobj=io.BytesIO(archive(setting.revision))) as source:
+            source.extractall(root, filter="data")
+    return Trainer(flags, folder, TASKS[setting.task].env_id, root)
+
+
+def archive(revision: str) -> bytes:
+    """The program of a revision, as a tar file; empty if this clone has no such revision."""
+    command = ["git", "archive", revision, "a3c", "train.py"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).stdout
 
 
 class Server:
@@ -241,7 +309,22 @@ class Server:
 
     def measure(self, setting: PeerSetting | CallsSetting, seconds: float) -> Slot:
         """Let it work with a setting; it warms up by itself."""
-        line = json.dumps(setting._asdict() | {"seconds": seconds})
+        measured = self._answer(setting, seconds=seconds)
+        n_weights = calibration.n_weights(setting.task)
+        if measured.get("n_weights", n_weights) != n_weights:
+            raise ContenderError(f"{setting} has {measured['n_weights']} weights, ours {n_weights}")
+        return Slot(measured["n_steps"], measured["seconds"], env_cpu_seconds=None)
+
+    def steps_to(
+        self, setting: PeerSetting, score: float, most_steps: float, seed: int
+    ) -> int | None:
+        """Let it learn anew until the mean of its last 100 games reaches a score, as `Trainer` does."""
+        answer = self._answer(setting, score=score, most_steps=most_steps, seed=seed)
+        n_steps: int | None = answer["n_steps"]
+        return n_steps
+
+    def _answer(self, setting: PeerSetting | CallsSetting, **wanted: float) -> dict[str, Any]:
+        line = json.dumps(setting._asdict() | wanted)
         requests, answers = self._pipes()
         with contextlib.suppress(BrokenPipeError):  # then there will be no answer
             print(line, file=requests, flush=True)
@@ -249,11 +332,7 @@ class Server:
         if not answer:
             words = self._output.read_text(encoding="utf-8").splitlines()[-20:]
             raise ContenderError(f"{setting} failed; it said:\n" + "\n".join(words))
-        measured = json.loads(answer)
-        n_weights = calibration.n_weights(setting.network)
-        if measured.get("n_weights", n_weights) != n_weights:
-            raise ContenderError(f"{setting} has {measured['n_weights']} weights, ours {n_weights}")
-        return Slot(measured["n_steps"], measured["seconds"], env_cpu_seconds=None)
+        return dict(json.loads(answer))
 
     def close(self) -> None:
         """End it, with everything that it started."""

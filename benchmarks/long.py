@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if busy is None:
         return 1
     result = bench.about("bench-long", argv, busy) | {"anyway": options.anyway}
-    memory_of = bench.our_settings(machine.n_cores())[-1]
+    memory_of = bench.wide(machine.n_cores(), "small")
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)

@@ -1,30 +1,45 @@
-"""Stable-Baselines3's A2C on Pong, as its documentation has it; a server for `make bench`.
+"""The peers of `make bench`, as a server: Stable-Baselines3's A2C as its documentation has it, and lean.py.
 
 It runs in an environment of its own (.peer), which `make bench` makes: it has torch, ours does not. For
-each line of JSON, {"vec", "network", "n_threads", "seconds"}, it answers with one line,
-{"n_steps", "seconds", "n_weights"}; in between it waits and uses no core. An empty line or the end of
-the input ends it. The models of both networks use the same environments in turn.
+each line of JSON it answers with one line; in between it waits and uses no core. An empty line or the
+end of the input ends it.
+
+    {"task", "vec", "n_envs", "n_threads", "seconds"}               → {"n_steps", "seconds", "n_weights"}
+    {"task", "vec", "n_envs", "n_threads", "score", "most_steps", "seed"} → {"n_steps"}
+
+The second line trains anew until the mean of the last 100 games reaches the score; n_steps is null if
+it does not. Models of Pong's two networks use the same environments in turn.
 """
 
 import contextlib
 import functools
 import json
+import multiprocessing
 import sys
 import time
 from typing import Any
 
 import ale_py
 import gymnasium
+import numpy as np
 import torch
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecEnv,
+    VecFrameStack,
+    VecNormalize,
+)
 
-N_ENVS = 16
-WARM_UP_SECONDS = 2.0
+from benchmarks import lean
+
+WARM_UP_SECONDS = 1.0
 VECS: dict[str, Any] = {"DummyVecEnv": DummyVecEnv, "SubprocVecEnv": SubprocVecEnv}
+VECTORS = {"CartPole": "CartPole-v1", "HalfCheetah": "HalfCheetah-v5"}
 
 
 class SmallCnn(BaseFeaturesExtractor):
@@ -32,15 +47,7 @@ class SmallCnn(BaseFeaturesExtractor):
 
     def __init__(self, observation_space: gymnasium.spaces.Box) -> None:
         super().__init__(observation_space, features_dim=256)
-        self.layers = torch.nn.Sequential(
-            torch.nn.Conv2d(observation_space.shape[0], 16, 8, 4),
-            torch.nn.ReLU(),
-            torch.nn.Conv2d(16, 32, 4, 2),
-            torch.nn.ReLU(),
-            torch.nn.Flatten(),
-            torch.nn.Linear(32 * 9 * 9, 256),
-            torch.nn.ReLU(),
-        )
+        self.layers = lean.features("small")
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Features of a batch of images that are scaled already."""
@@ -48,11 +55,10 @@ class SmallCnn(BaseFeaturesExtractor):
         return features
 
 
-# CnnPolicy's own extractor is the network of Mnih et al. 2015: our `--network nature`.
+# MlpPolicy's two layers of 64 units for each head are our `mlp`, and CnnPolicy's own extractor, the
+# network of Mnih et al. 2015, is our `nature`. Behind a foreign one it would put two more layers.
 POLICIES: dict[str, dict[str, Any]] = {
-    "nature": {},
-    # Behind a foreign extractor it would put two more layers by default.
-    "small": {"features_extractor_class": SmallCnn, "net_arch": []},
+    "small": {"features_extractor_class": SmallCnn, "net_arch": []}
 }
 
 
@@ -78,41 +84,92 @@ class Timer(BaseCallback):
         return self.measured is None
 
 
+class UntilScore(BaseCallback):
+    """Stops `learn` once the mean of the last 100 games reaches a score."""
+
+    def __init__(self, score: float) -> None:
+        super().__init__()
+        self._score = score
+        self.n_steps: int | None = None
+
+    def _on_rollout_start(self) -> None:
+        played = self.model.ep_info_buffer  # of the last 100 games
+        if len(played) == 100 and np.mean([game["r"] for game in played]) >= self._score:
+            self.n_steps = self.num_timesteps
+
+    def _on_step(self) -> bool:
+        return self.n_steps is None
+
+
 def make_pong(**options: Any) -> gymnasium.Env:
     """Make Pong, in any process: it registers ale-py's environments first."""
     gymnasium.register_envs(ale_py)
     return gymnasium.make("PongNoFrameskip-v4", **options)
 
 
-@functools.cache
-def make_env(vec: str) -> VecFrameStack:
-    """All environments, in the peer's Atari wrappers; made once, since starting processes is slow."""
-    env = make_atari_env(make_pong, n_envs=N_ENVS, seed=0, vec_env_cls=VECS[vec])
-    return VecFrameStack(env, 4)
+def make_envs(task: str, vec: str, n_envs: int, seed: int = 0) -> VecEnv:
+    """Environments as the peer's users make them, in its own wrappers."""
+    env_id = VECTORS.get(task)
+    if env_id is None:
+        return VecFrameStack(make_atari_env(make_pong, n_envs, seed, vec_env_cls=VECS[vec]), 4)
+    envs = make_vec_env(env_id, n_envs, seed, vec_env_cls=VECS[vec])
+    return VecNormalize(envs) if task == "HalfCheetah" else envs
 
 
-@functools.cache
-def make_model(vec: str, network: str) -> A2C:
+# Made once, since starting processes is slow.
+_envs_of = functools.cache(make_envs)
+
+
+def make_model(task: str, envs: VecEnv, seed: int | None = None) -> A2C:
     """The peer with its own policy and its default settings."""
-    return A2C("CnnPolicy", make_env(vec), device="cpu", policy_kwargs=POLICIES[network])
+    policy = "MlpPolicy" if task in VECTORS else "CnnPolicy"
+    return A2C(policy, envs, device="cpu", seed=seed, policy_kwargs=POLICIES.get(task))
+
+
+@functools.cache
+def _model(task: str, vec: str, n_envs: int) -> A2C:
+    return make_model(task, _envs_of(task if task in VECTORS else "Pong", vec, n_envs))
+
+
+_lean = functools.cache(lean.A2C)
+
+
+def measure(task: str, vec: str, n_envs: int, seconds: float) -> dict[str, float]:
+    """The speed of one setting."""
+    if vec not in VECS:
+        model = _lean(task, n_envs)
+        (elapsed, n_steps), n_weights = model.measure(seconds), model.n_weights
+    else:
+        model, timer = _model(task, vec, n_envs), Timer(seconds)
+        model.learn(10**12, callback=timer, reset_num_timesteps=False)
+        assert timer.measured is not None
+        elapsed, n_steps = timer.measured
+        n_weights = sum(weights.numel() for weights in model.policy.parameters())
+    return {"n_steps": n_steps, "seconds": elapsed, "n_weights": n_weights}
+
+
+def learn(
+    task: str, vec: str, n_envs: int, score: float, most_steps: float, seed: int
+) -> dict[str, int | None]:
+    """The steps that one setting takes to a score."""
+    envs, until = make_envs(task, vec, n_envs, seed), UntilScore(score)
+    with contextlib.closing(envs):
+        make_model(task, envs, seed).learn(int(most_steps), callback=until)
+    return {"n_steps": until.n_steps}
 
 
 def main() -> None:
     """Answer the lines of the input."""
     answers = sys.stdout
+    # Else each environment process would load torch anew.
+    multiprocessing.set_forkserver_preload(["stable_baselines3"])
     with contextlib.redirect_stdout(sys.stderr):  # only answers go to the real stdout
         for line in sys.stdin:
             if not line.strip():
                 break
             wanted = json.loads(line)
-            model = make_model(wanted["vec"], wanted["network"])
-            torch.set_num_threads(wanted["n_threads"])
-            timer = Timer(wanted["seconds"])
-            model.learn(10**12, callback=timer, reset_num_timesteps=False)
-            assert timer.measured is not None
-            seconds, n_steps = timer.measured
-            n_weights = sum(weights.numel() for weights in model.policy.parameters())
-            answer = {"n_steps": n_steps, "seconds": seconds, "n_weights": n_weights}
+            torch.set_num_threads(wanted.pop("n_threads"))
+            answer: dict[str, Any] = (measure if "seconds" in wanted else learn)(**wanted)
             print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -26,7 +26,7 @@ class EnvSeconds(NamedTuple):
 
     process: float  # all of it, up to the end of the latest step
     env: float  # within the environment's step and reset
-    emulator: float  # within the emulator
+    bare: float  # within the emulator, or else the bare environment
     n_steps: float
     n_frames: float
 
@@ -50,16 +50,16 @@ def make_env(params: Params, worker: int = 0, env: int = 0, first_game: int = 0)
 
 
 class _EmulatorClock:
-    """Counts the CPU time of calls of the emulator."""
+    """Counts the CPU time of calls of the emulator or the bare environment."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.n_frames = 0
 
     def timed(self, function: Any, is_frame: bool = False) -> Any:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             start = time.thread_time()
-            result = function(*arguments)
+            result = function(*arguments, **options)
             self.seconds += time.thread_time() - start
             self.n_frames += is_frame
             return result
@@ -69,9 +69,11 @@ class _EmulatorClock:
 
 def _make_clocked_base(clock: _EmulatorClock, params: Params) -> gymnasium.Env:
     base = _make_base(params)
-    emulator: Any = base.unwrapped
-    if hasattr(emulator, "ale"):
-        emulator.ale = _ClockedEmulator(emulator.ale, clock)
+    bare: Any = base.unwrapped
+    if hasattr(bare, "ale"):
+        bare.ale = _ClockedEmulator(bare.ale, clock)
+    else:
+        bare.reset, bare.step = clock.timed(bare.reset), clock.timed(bare.step, is_frame=True)
     return base
 
 

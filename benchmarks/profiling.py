@@ -1,7 +1,8 @@
 """Where the time goes: milliseconds a step, by part, in a real run (`make profile`).
 
     make profile
-    make profile PROFILE="--n_workers 4 --envs_per_worker 4 --network small"
+    make profile PROFILE="--n_workers 4 --envs_per_worker 4 --task small"
+    make profile PROFILE="--n_workers 16 --task CartPole"
 
 It runs train.py's own `main` with clocks around its parts. Each row is the CPU time of a part, as the
 operating system counts it for each thread, divided by the steps that were done. So the rows add up
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 
 from a3c.machine.tensorflow_process import hushed
 from benchmarks import bench, documents, machine, profiled_env, report
-from benchmarks.contenders import Setting
+from benchmarks.contenders import TASKS, Setting
 
 WARM_UP_SECONDS = 5.0
 SAMPLES_PER_SECOND = 200
@@ -35,7 +36,14 @@ PARTS = ("act", "learn", "env")
 
 
 # Their tables stand in docs/speed.md.
-STANDING = (Setting(16, 1, "nature"), Setting(4, 4, "nature"))
+STANDING = (
+    Setting(16, 1, "nature"),
+    Setting(4, 4, "nature"),
+    Setting(16, 1, "CartPole"),
+    Setting(2, 64, "CartPole"),
+    Setting(16, 1, "HalfCheetah"),
+    Setting(2, 64, "HalfCheetah"),
+)
 
 
 class Snapshot(NamedTuple):
@@ -105,10 +113,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--n_workers", type=int, help="if it is missing: the two settings of docs/speed.md"
+        "--n_workers", type=int, help="if it is missing: the settings of docs/speed.md"
     )
     parser.add_argument("--envs_per_worker", type=int, default=1)
-    parser.add_argument("--network", default="nature")
+    parser.add_argument("--task", choices=TASKS, default="nature")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
     parser.add_argument(
         "--write", action="store_true", help="write the tables into docs/speed.md, too"
@@ -116,12 +124,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.n_workers is None:
         for setting in STANDING:  # each in a process of its own: TensorFlow is set up once
-            command = [sys.executable, "-m", "benchmarks.profiling", *setting.flags]
+            command = [sys.executable, "-m", "benchmarks.profiling", f"--task={setting.task}"]
+            command += [f"--n_workers={setting.n_workers}"]
+            command += [f"--envs_per_worker={setting.envs_per_worker}"]
             command += [f"--seconds={options.seconds}", *["--write"] * options.write]
             if status := subprocess.run(command, check=False).returncode:
                 return status
         return 0
-    setting = Setting(options.n_workers, options.envs_per_worker, options.network)
+    setting = Setting(options.n_workers, options.envs_per_worker, options.task)
     with tempfile.TemporaryDirectory() as folder:
         measured = _run(setting, pathlib.Path(folder) / "run", options.seconds)
     if measured is None:
@@ -130,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = f"{about['date']}, revision {about['revision']}. {table(setting, *measured)}"
     print(text)
     if options.write:
-        name = f"profile {setting.n_workers}x{setting.envs_per_worker} {setting.network}"
+        name = f"profile {setting.n_workers}x{setting.envs_per_worker} {setting.task}"
         documents.replace_between(report.SPEED, name, text)
     return 0
 
@@ -173,7 +183,8 @@ def _run(
             os.kill(os.getpid(), signal.SIGTERM)  # ends the training as Ctrl-C would
 
     threading.Thread(target=observe, daemon=True).start()
-    train.main([*setting.flags, "--n_steps=1e12", f"--log_dir={folder}", "PongNoFrameskip-v4"])
+    env_id = TASKS[setting.task].env_id
+    train.main([*setting.flags, "--n_steps=1e12", f"--log_dir={folder}", env_id])
     return measured[0] if measured else None
 
 
@@ -212,7 +223,7 @@ def table(setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, fl
     cores = after.cores.since(before.cores)
     n_cores = round((cores.idle + cores.busy + cores.stolen) / wall)
     envs = [now - then for now, then in zip(after.envs, before.envs, strict=True)]
-    in_process, in_env, in_emulator = envs[:3]
+    in_process, in_env, in_bare = envs[:3]
     cpu = {part: after.cpu[part] - before.cpu[part] for part in PARTS}
     elapsed = {
         part: (after.elapsed[part] - before.elapsed[part]) / setting.n_workers for part in PARTS
@@ -220,8 +231,8 @@ def table(setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, fl
     workers, main_thread = after.workers - before.workers, after.main - before.main
     others = after.trainer - before.trainer - workers - main_thread
     rows: list[tuple[str, float, str | None, str | None]] = [
-        ("emulator", in_emulator, None, None),
-        ("image work and wrappers", in_env - in_emulator, None, None),
+        ("emulator, or bare environment", in_bare, None, None),
+        ("image work and wrappers", in_env - in_bare, None, None),
         ("transport, the environments' side", in_process - in_env, None, None),
         ("transport, the workers' side", cpu["env"], "env", "env"),
         ("acting call", cpu["act"], "act", "act"),

@@ -1,6 +1,7 @@
 """Throughput and memory over workers, and over environments a worker (`make bench-scaling`).
 
     make bench-scaling
+    make bench-scaling BENCH="--tasks CartPole HalfCheetah"
 
 Each point is its own run of train.py; the points take turns in rounds, as in `make bench`. The
 figures go to benchmarks/results/<date>-<cpu>-scaling.json and to the table in docs/speed.md. It
@@ -21,10 +22,10 @@ WORKERS = (1, 2, 4, 8, 16)
 ENVS_PER_WORKER = (1, 2, 4, 8, 16)
 
 
-def settings(cores: int, network: str) -> list[Setting]:
-    """All points of one network, each once."""
-    points = [Setting(n_workers, 1, network) for n_workers in WORKERS]
-    points += [Setting(max(2, cores), n_envs, network) for n_envs in ENVS_PER_WORKER]
+def settings(cores: int, task: str) -> list[Setting]:
+    """All points of one task, each once."""
+    points = [Setting(n_workers, 1, task) for n_workers in WORKERS]
+    points += [Setting(max(2, cores), n_envs, task) for n_envs in ENVS_PER_WORKER]
     return list(dict.fromkeys(points))
 
 
@@ -34,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--anyway", action="store_true", help="also on a busy machine")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a slot")
-    parser.add_argument("--networks", nargs="+", default=["nature", "small"])
+    parser.add_argument(
+        "--tasks", nargs="+", choices=contenders.TASKS, default=["nature", "small"], metavar="TASK"
+    )
     argv = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(argv)
     contenders.end_on_signals()
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     cores = machine.n_cores()
     result = bench.about("bench-scaling", argv, busy) | {"anyway": options.anyway, "rounds": []}
-    turns = [point for network in options.networks for point in settings(cores, network)]
+    turns = [point for task in options.tasks for point in settings(cores, task)]
     try:
         for number in range(options.rounds):
             order = turns if number % 2 == 0 else turns[::-1]
