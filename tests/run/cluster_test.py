@@ -94,8 +94,9 @@ class Watched:
         processes.wait_until(lambda: condition() or self.process.poll() is not None, what, seconds)
         assert self.process.poll() is None, processes.outputs(self.folder.parent)
 
-    def wait_for_workers(self, n: int) -> None:
-        self.wait_until(lambda: self.latest("misc/remote_workers") == n, f"{n} remote workers")
+    def wait_for_workers(self, n: int, seconds: float = 120.0) -> None:
+        is_so = lambda: self.latest("misc/remote_workers") == n  # noqa: E731
+        self.wait_until(is_so, f"{n} remote workers", seconds)
 
     def wait_for_progress(self) -> None:
         before = self.latest("misc/updates")
@@ -134,7 +135,7 @@ def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nod
 
     kill(actors(os.getpid())[0])
     run.wait_until(lambda: run.latest("misc/remote_restarts") == 1, "a lost actor")
-    run.wait_for_workers(2)
+    run.wait_for_workers(2, seconds=60)
     assert "another takes its place: remote worker" in run.log()
 
     environments = descendants(actors(os.getpid())[1])
@@ -153,7 +154,7 @@ def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nod
     run.wait_for_workers(1)
     run.wait_for_progress()
     nodes.add_node(**NODE)
-    run.wait_for_workers(2)
+    run.wait_for_workers(2, seconds=60)
     run.wait_for_progress()
 
     run.stop()
@@ -164,6 +165,78 @@ def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nod
     alone = train("--resume", folder, "--ray", "none", "--n_steps", str(n_steps))
     assert alone.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
     check_counts(folder)
+
+
+# train.py with other actors, or with a worker 0 that does nothing.
+MORTAL = """
+import sys, train
+from a3c.run.ray_process import RayProcess
+RayProcess.program = "from tests.tools.mortal import main; main()"
+sys.exit(train.main(sys.argv[1:]))
+"""
+IDLE = """
+import sys, train
+from a3c.agent.worker import Worker
+run = Worker.run
+Worker.run = lambda self: run(self) if self.number else None
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def train_as(tmp_path, train, monkeypatch):
+    """Starts one of the programs above in the place of train.py."""
+
+    def start(program: str, *words):
+        (tmp_path / "program.py").write_text(program)
+        monkeypatch.setitem(globals(), "TRAIN", tmp_path / "program.py")
+        return train(*words)
+
+    return start
+
+
+def test_actors_that_are_slow_or_die_between_computing_and_answering(tmp_path, train_as):
+    """Analytic: a slow one is not replaced, and others go on meanwhile; of two that die, one has computed
+    a rollout that nobody has got, the other has just answered. Each update is counted once.
+    """
+    folder = tmp_path / "run"
+    flags = [*FLAGS, "--n_workers", "2", "--ray", "local", "--log_dir", folder, "CartPole-v1"]
+    run = Watched(train_as(MORTAL, *flags), folder)
+    have_died = lambda: run.latest("misc/remote_restarts") == 2  # noqa: E731
+    run.wait_until(have_died, "two lost actors", processes.DEADLINE_SECONDS)
+    run.wait_for_workers(1, seconds=60)
+    run.wait_for_progress()
+    run.stop()
+    check_counts(folder)
+    assert run.log().count("another takes its place") == 2
+    assert "it has not answered" not in run.log()
+    updates = reading.read_progress(folder).columns["misc/updates"]
+    assert (np.diff(updates[updates > 0])[:-1] > 0).all()  # the last row may come at once
+
+
+def test_a_real_actor_learns_what_a_local_worker_does(tmp_path, train_as):
+    """Parity: weights, statistics and moments after 100 updates, bit for bit; with memory, continuous actions,
+    running statistics and truncations.
+    """
+    flags = ["--preset", "mujoco", "--lstm_units", "8", "--max_episode_steps", "50", "--no_xla"]
+    flags += ["--n_workers", "2", "--envs_per_worker", "2", "--n_steps", "1000"]
+    ends = []
+    for name, more in ("remote", ["--ray", "local"]), ("local", []):
+        process = train_as(IDLE, *flags, *more, "--log_dir", tmp_path / name, "Pendulum-v1")
+        assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
+        found, problems = checkpoint.newest_whole(tmp_path / name / "checkpoints")
+        assert not problems
+        ends.append(found.snapshot)
+    remote, local = ends
+    assert remote.counts == local.counts
+    assert local.counts.updates == 100
+    for part in ("weights", "mean_squares"):
+        for name, array in getattr(local, part).items():
+            assert array.tobytes() == getattr(remote, part)[name].tobytes(), name
+    assert local.moments.keys() == remote.moments.keys() != set()
+    for name, kept in local.moments.items():
+        for ours, theirs in zip(kept, remote.moments[name], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_the_end_of_the_head_stops_the_run_with_a_good_checkpoint(
