@@ -16,19 +16,7 @@ from a3c.agent import kernels
 from a3c.agent.kernels import Gradients
 from a3c.agent.learner import copy_of, traced
 from a3c.agent.shared import SharedState, Variables
-
-
-def packed(tensors: Any) -> tf.Tensor:
-    """All tensors of a structure, one behind the other."""
-    return tf.concat([tf.reshape(x, (-1,)) for x in tf.nest.flatten(tensors)], axis=0)
-
-
-def unpacked(block: tf.Tensor, specs: Any) -> Any:
-    """The structure of which `packed` made the block; `specs` has its shapes."""
-    shapes = [spec.shape for spec in tf.nest.flatten(specs)]
-    parts = tf.split(block, [shape.num_elements() for shape in shapes])
-    tensors = [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
-    return tf.nest.pack_sequence_as(specs, tensors)
+from a3c.agent.vectors import packed, unpacked
 
 
 def specs_of(arrays: Mapping[str, Any]) -> dict[str, tf.TensorSpec]:
@@ -39,10 +27,16 @@ class Sender:
     """Takes the place of the shared state where a remote worker learns."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
-        self.weights = {name: tf.Variable(weight) for name, weight in weights.items()}
+        self.variables = {name: tf.Variable(weight) for name, weight in weights.items()}
 
-    def apply(self, gradients: Gradients, learning_rate: tf.Tensor, local: Variables) -> tf.Tensor:
-        return packed(gradients)
+    def apply(
+        self,
+        gradients: Gradients,
+        learning_rate: tf.Tensor,
+        local: Variables | None,
+        is_finite: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        return packed(gradients), {}
 
 
 class Receiver:
@@ -51,7 +45,7 @@ class Receiver:
     def __init__(self, shared: SharedState, n_rows: int) -> None:
         """`n_rows` are the steps of a whole rollout of all environments of a worker."""
         self._shared = shared
-        whole = specs_of(shared.weights)
+        whole = specs_of(shared.variables)
         self.n_weights = int(sum(spec.shape.num_elements() for spec in whole.values()))
         forms: list[dict[str, Any]] = [whole]
         if "dense_kernel" in whole and n_rows <= kernels.ROWS_OF_A_PRODUCT:
@@ -69,7 +63,7 @@ class Receiver:
             return packed(dict(local))
 
         specs = tf.TensorSpec((n,), tf.float32), tf.TensorSpec((), tf.float32)
-        return traced(apply, copy_of(self._shared.weights), *specs)
+        return traced(apply, copy_of(self._shared.variables), *specs)
 
     def accepts(self, block: np.ndarray) -> bool:
         """Whether a block has the type and the size of gradients."""
@@ -77,7 +71,7 @@ class Receiver:
 
     def new_worker(self) -> tuple[np.ndarray, Callable[[np.ndarray, float], np.ndarray]]:
         """A worker's copy of the weights, and what applies its gradients and returns the new copy."""
-        local = copy_of(self._shared.weights)
+        local = copy_of(self._shared.variables)
         bound = {n: kernels.bound(function, local) for n, function in self._functions.items()}
 
         def apply(block: np.ndarray, learning_rate: float) -> np.ndarray:

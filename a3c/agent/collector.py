@@ -104,7 +104,7 @@ class Collector:
         return {
             "n_steps_collected": np.array(len(self._acted)),
             **{name: array.copy() for name, array in self._rollout._asdict().items()},
-            **{f"weights/{name}": v.numpy() for name, v in self._local.weights.items()},
+            **{f"weights/{name}": np.array(v) for name, v in self._local.weights.items()},
         }
 
     def end(self) -> None:

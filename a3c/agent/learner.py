@@ -8,17 +8,19 @@
 
 TensorFlow traces each function once a run, in `Learner`. Workers call them, with NumPy's arrays, as
 methods of their `LocalNetwork`. A worker learns with the weights that it acted with, so `learn` gets
-what acting computed, and only has to go backward.
+what acting computed, and only has to go backward. The network for vectors acts in NumPy instead, and
+learning goes forward again (see `vectors`).
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import debug_dump, kernels, losses, network, optimizer
+from a3c.agent import debug_dump, kernels, losses, network, optimizer, vectors
 from a3c.agent.kernels import Activations, Gradients, Memory, Weights
 from a3c.agent.policy import policy_of
 from a3c.agent.shared import Variables
@@ -44,19 +46,24 @@ class Rollout(NamedTuple):
 class Target(Protocol):
     """What the gradients are for: the shared state, or `blocks.Sender`, which sends them there."""
 
-    weights: dict[str, tf.Variable]
+    variables: dict[str, tf.Variable]  # the weights
 
     def apply(
-        self, gradients: Gradients, learning_rate: tf.Tensor, local: Variables
-    ) -> tf.Tensor: ...
+        self,
+        gradients: Gradients,
+        learning_rate: tf.Tensor,
+        local: Variables | None,
+        is_finite: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]: ...
 
 
 class Learner:
     """The traced functions, made once a run. All workers call them.
 
     The first argument of each is the worker's own weights, as variables, into which `learn` copies
-    the shared ones. (Tracing them for each worker took 1.5 s each.) They are concrete
-    functions, which never trace again and take half the time of a `tf.function` to call.
+    the shared ones. (Tracing them for each worker took 1.5 s each.) The network for vectors has its
+    weights in one tensor instead, and `learn` returns the new ones. They are concrete functions, which
+    never trace again and take half the time of a `tf.function` to call.
     """
 
     def __init__(
@@ -66,6 +73,7 @@ class Learner:
         self._shared, self._params = shared, params
         self.policy = policy_of(subject)
         self.state_size = network.state_size(subject)
+        self.subject, self.is_vector = subject, subject.network == "mlp"
         self._forward = functools.partial(network.forward, subject)
         self._n_updates = tf.Variable(0, dtype=tf.int64)  # for the debug log
         spec = tf.TensorSpec(observations.shape, observations.dtype)
@@ -79,26 +87,55 @@ class Learner:
         one_step = tf.TensorSpec(spec.shape[1:], spec.dtype)
         # Traced with a copy: `learn` also captures the shared weights, and TensorFlow would merge
         # them with an argument that is the same variable.
-        weights = copy_of(shared.weights)
-        # XLA makes the small forward pass of acting faster, but gradients slower.
-        xla = {} if params.no_xla or params.debug else {"jit_compile": True}
-        self.act = traced(functools.partial(self._act, "act"), weights, one_step, state, **xla)
-        last = functools.partial(self._act, "last")  # the debug log tells the two apart
-        self.evaluate_last = traced(last, weights, one_step, state) if params.debug else self.act
+        weights = self.copy_of_shared()
+        self._shapes = network.weight_shapes(subject)
         learning_rate = tf.TensorSpec((), tf.float32)
-        acted = [self.act.structured_outputs[1]] * n_steps
-        self.learn = traced(self._learn, weights, rollout, learning_rate, acted)
+        xla = {} if params.no_xla or params.debug else {"jit_compile": True}
+        # XLA would take long to compile the way back through an LSTM's steps.
+        self._compiles_learning = bool(xla) and self.is_vector and not self.state_size
+        if self.is_vector:
+            self._specs = rollout, learning_rate
+            size = sum(spec.shape.num_elements() for spec in tf.nest.flatten(self._specs))
+            block = tf.TensorSpec((size,), tf.float32)
+            self.learn = traced(
+                self._learn_packed, weights, block, **xla if self._compiles_learning else {}
+            )
+        else:
+            # XLA makes the small forward pass of acting faster, but gradients slower.
+            self.act = traced(functools.partial(self._act, "act"), weights, one_step, state, **xla)
+            last = functools.partial(self._act, "last")  # the debug log tells the two apart
+            self.evaluate_last = (
+                traced(last, weights, one_step, state) if params.debug else self.act
+            )
+            acted = [self.act.structured_outputs[1]] * n_steps
+            self.learn = traced(self._learn, weights, rollout, learning_rate, acted)
         # For rollouts without some of the environments, because their processes broke.
         some = Rollout(*(tf.TensorSpec((s.shape[0], None, *s.shape[2:]), s.dtype) for s in rollout))
         self.learn_anew = traced(self._learn, weights, some, learning_rate)
         self.measure = traced(self._measure, weights, rollout)
-        if xla:  # compiles at the first call
+        # XLA compiles at the first call.
+        if self._compiles_learning:
+            self.learn(weights, tf.fill(block.shape, math.nan))  # which changes nothing
+        elif xla and not self.is_vector:
             self.act(weights, *(tf.zeros(s.shape, s.dtype) for s in (one_step, state)))
+
+    def copy_of_shared(self) -> Weights:
+        """A worker's own weights, equal to the shared ones."""
+        shared = self._shared.variables
+        if self.is_vector:
+            return {name: tf.identity(variable) for name, variable in shared.items()}
+        return copy_of(shared)
 
     def dump(self, purpose: str, **tensors: tf.Tensor | np.ndarray) -> None:
         """Write tensors to the debug log, if there is one."""
         if self._params.debug:
             debug_dump.dump(self._n_updates, purpose, **tensors)
+
+    def _by_name(self, local: Weights) -> Weights:
+        if not self.is_vector:
+            return local
+        specs = {name: tf.TensorSpec(shape) for name, shape in self._shapes.items()}
+        return vectors.unpacked(local[vectors.BLOCK], specs)
 
     def _act(
         self, purpose: str, weights: Weights, observations: tf.Tensor, state: tf.Tensor
@@ -143,15 +180,18 @@ class Learner:
 
     def _learn(
         self,
-        weights: Weights,
+        local: Weights,
         rollout: Rollout,
         learning_rate: tf.Tensor,
         acted: Sequence[Activations] | None = None,
-    ) -> tf.Tensor:
+    ) -> tuple[tf.Tensor, tf.Tensor, Weights]:
+        """What the target returns of it, the loss and, of vectors, the new weights."""
         with tf.GradientTape() as tape:
-            result, activations = self._losses(weights, rollout, acted)
-        gradients = kernels.gradients(tape, result.combined, weights, activations)
-        finite = tf.debugging.check_numerics(result.combined, "loss not finite")
+            tape.watch(local)
+            result, activations = self._losses(self._by_name(local), rollout, acted)
+        loss = result.combined
+        gradients = kernels.gradients(tape, loss, local, activations)
+        checked = tf.debugging.check_numerics(loss, "loss not finite")  # XLA leaves it out
         if self._params.debug:
             dumped = rollout._replace(observations=rollout.observations[:-1])._asdict()
             if not self.state_size:
@@ -160,14 +200,27 @@ class Learner:
             self.dump("train", **dumped)
             self.dump("bootstrap", observations=rollout.observations[-1])
             self._n_updates.assign_add(1)
-        with tf.control_dependencies([finite]):
-            return self._shared.apply(gradients, learning_rate, weights)
+        copy = None if self.is_vector else local
+        is_finite = tf.math.is_finite(loss) if self._compiles_learning else None
+        with tf.control_dependencies([checked]):
+            told, new = self._shared.apply(gradients, learning_rate, copy, is_finite)
+        return told, loss, new
+
+    def _learn_packed(
+        self, local: Weights, block: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, Weights]:
+        """Learn from a rollout and a learning rate in one block."""
+        rollout, learning_rate = vectors.unpacked(block, self._specs)
+        actions = tf.cast(rollout.actions, self.policy.dtype)
+        return self._learn(local, rollout._replace(actions=actions), learning_rate)
 
     def _measure(
-        self, weights: Weights, rollout: Rollout
+        self, local: Weights, rollout: Rollout
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], Activations]:
         """The figures of the update that `learn` would make; with --detailed_logs, arrays as well."""
+        weights = self._by_name(local)
         with tf.GradientTape(persistent=True) as tape:
+            tape.watch(weights)
             result, activations = self._losses(weights, rollout)
         zeros = tf.UnconnectedGradients.ZERO
         of_policy = tape.gradient(result.policy, weights, unconnected_gradients=zeros)
@@ -213,15 +266,25 @@ class LocalNetwork:
     """A worker's own copy of the weights, and what it does with them."""
 
     def __init__(self, shared: Target, learner: Learner) -> None:
-        self.weights = copy_of(shared.weights)
         self.policy, self.state_size = learner.policy, learner.state_size
-        self._act = kernels.bound(learner.act, self.weights)
+        self._learner, self.dump = learner, learner.dump
+        self.weights: Weights  # by name
+        self._local = learner.copy_of_shared()
+        if learner.is_vector:
+            self._learn = kernels.bound(learner.learn)
+            self._held = {name: x.numpy() for name, x in self._local.items()}  # for acting
+            self.weights = vectors.by_name(self._held, network.weight_shapes(learner.subject))
+            self._forward = vectors.Forward(learner.subject, self.weights)
+            return
+        self.weights = self._local
+        self._act = kernels.bound(learner.act, self._local)
+        self._learn = kernels.bound(learner.learn, self._local)
         # Without LSTMs, the state is empty. It is converted once, as that takes a twentieth of acting.
         self._empty = None if self.state_size else tf.zeros(learner.state_shape)
-        self._learn = kernels.bound(learner.learn, self.weights)
-        self._learner, self.dump = learner, learner.dump
 
     def act(self, observations: np.ndarray, state: np.ndarray) -> Acted:
+        if self._learner.is_vector:
+            return Acted(*self._go_forward("act", observations, state), {})
         state = state if self._empty is None else self._empty
         joined, activations = self._act(observations, state)
         n, predictions = self.state_size, joined.numpy()
@@ -229,8 +292,17 @@ class LocalNetwork:
 
     def evaluate_last(self, observations: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The values of true last observations: (K, ...), and the state before them → (K,)."""
-        joined, _ = self._learner.evaluate_last(self.weights, observations, state)
+        if self._learner.is_vector:
+            return self._go_forward("last", observations, state)[1]
+        joined, _ = self._learner.evaluate_last(self._local, observations, state)
         return joined.numpy()[:, -1]
+
+    def _go_forward(
+        self, purpose: str, observations: np.ndarray, state: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        remembered = {"state": state} if self.state_size else {}
+        self.dump(purpose, observations=observations, **remembered)
+        return self._forward(observations, state)
 
     def learn(
         self, rollout: Rollout, learning_rate: float, acted: Sequence[Activations] | None = None
@@ -242,13 +314,43 @@ class LocalNetwork:
         """
         rate = np.float32(learning_rate)
         if acted is None:
-            return self._learner.learn_anew(self.weights, rollout, rate)
-        return self._learn(rollout, rate, acted)
+            told, loss, new = self._learner.learn_anew(self._local, rollout, rate)
+        elif self._learner.is_vector:
+            parts = [part.ravel() for part in rollout]
+            block = np.concatenate([*parts, [rate]], dtype=np.float32)
+            told, loss, new = self._learn(self._local, block)
+        else:
+            told, loss, new = self._learn(rollout, rate, acted)
+        _raise_unless_finite(loss, "loss")
+        if not told.shape.rank:
+            _raise_unless_finite(told, "gradient")
+        if new:
+            self._take(new)
+        return told
+
+    def take(self, block: np.ndarray) -> None:
+        """Replace all weights by those of which `vectors.packed` made this block."""
+        new = vectors.unpacked(block, self._local)
+        if self._learner.is_vector:
+            self._take(new)
+        else:
+            network.assign(self.weights, new)
+
+    def _take(self, new: Weights) -> None:
+        self._local = new
+        for name, tensor in new.items():
+            self._held[name][:] = np.frombuffer(tensor, np.float32)
 
     def measure(self, rollout: Rollout) -> Measurement:
-        measured = self._learner.measure(self.weights, rollout)
+        measured = self._learner.measure(self._local, rollout)
         scalars, *arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), measured)
         return Measurement({name: float(x) for name, x in scalars.items()}, *arrays)
+
+
+def _raise_unless_finite(number: tf.Tensor, name: str) -> None:
+    """What XLA has compiled could not raise it."""
+    if not math.isfinite(number.numpy()):
+        tf.debugging.check_numerics(number, f"{name} not finite")
 
 
 def traced(function: Any, *arguments: object, **options: bool) -> Any:

@@ -132,12 +132,18 @@ def forward(
 
 def assign(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
     """Assign to each variable the array of its name; ValueError if names or shapes differ."""
-    if different := variables.keys() ^ arrays.keys():
-        raise ValueError(f"only one side has {', '.join(sorted(different))}")
+    check_shapes({name: tuple(variable.shape) for name, variable in variables.items()}, arrays)
     for name, variable in variables.items():
-        if variable.shape != arrays[name].shape:
-            raise ValueError(f"{name} has shape {arrays[name].shape}, not {variable.shape}")
         variable.assign(arrays[name])
+
+
+def check_shapes(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise ValueError unless there is an array of each name, with its shape, and no other."""
+    if different := shapes.keys() ^ arrays.keys():
+        raise ValueError(f"only one side has {', '.join(sorted(different))}")
+    for name, shape in shapes.items():
+        if shape != arrays[name].shape:
+            raise ValueError(f"{name} has shape {arrays[name].shape}, not {shape}")
 
 
 def initial_weights(

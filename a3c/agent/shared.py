@@ -4,8 +4,9 @@ What is locked, and why:
 
 - **An update is atomic, and none is lost.** It is one compiled program, and TensorFlow holds the
   mutexes of all variables of such a program while it runs. (TensorFlow does not promise this, so a
-  test counts the updates.) The paper's Hogwild updates (§4) take no locks; on today's CPUs, locks
-  cost almost nothing.
+  test counts the updates.) With vectors, all of learning is in this program, so one worker learns
+  at a time; it takes a fraction of a millisecond. The paper's Hogwild updates (§4) take no locks; on
+  today's CPUs, locks cost almost nothing.
 - **The running moments belong to the weights.** Where a run keeps some, one lock is held while an
   update changes the weights and while it adds to the moments, and a worker gets a copy of both.
 - **A worker's copy of the weights is of one moment**, because its own update writes it too. The copy
@@ -23,7 +24,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import kernels, moments, network, optimizer
+from a3c.agent import kernels, moments, network, optimizer, vectors
 from a3c.agent.kernels import Gradients
 from a3c.contract import Counts, Moments, Snapshot
 from a3c.settings.params import Params
@@ -126,10 +127,12 @@ class SharedState:
         counts: Counts = Counts(),  # noqa: B008 (immutable)
         first_moments: Mapping[str, Moments] = {},
     ) -> None:
-        self.weights = {name: tf.Variable(value, name=name) for name, value in weights.items()}
+        self._shapes = {name: value.shape for name, value in weights.items()}
+        held = vectors.held(params.network, weights)
+        self.variables = {name: tf.Variable(value, name=name) for name, value in held.items()}
         start = np.float32(params.rmsprop_initial)
-        self.mean_squares = {
-            name: tf.Variable(tf.fill(value.shape, start)) for name, value in weights.items()
+        self._mean_squares = {
+            name: tf.Variable(tf.fill(value.shape, start)) for name, value in held.items()
         }
         # Never changed, but replaced by others, so whoever has a copy may keep it.
         self.moments = dict(first_moments)
@@ -141,13 +144,25 @@ class SharedState:
         # RMSProp and the copy, one after the other, took 8 ms.
         self._compiled_update = tf.function(self._update, jit_compile=True, autograph=False)
 
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """A copy of each weight, by name."""
+        return self._by_name(self.variables)
+
+    @property
+    def mean_squares(self) -> dict[str, np.ndarray]:
+        return self._by_name(self._mean_squares)
+
+    def _by_name(self, variables: Variables) -> dict[str, np.ndarray]:
+        arrays = {name: variable.numpy() for name, variable in variables.items()}
+        return vectors.by_name(arrays, self._shapes)
+
     def snapshot(self, read: Callable[[], T]) -> tuple[Snapshot, T]:
         """A copy of the whole state, and what `read` returns, both made while the gate is shut."""
         with self.gate.shut():
             also = read()
-            weights = {name: variable.numpy() for name, variable in self.weights.items()}
-            mean_squares = {name: m.numpy() for name, m in self.mean_squares.items()}
-            return Snapshot(self.counters.read(), weights, mean_squares, self.moments), also
+            counts = self.counters.read()
+            return Snapshot(counts, self.weights, self.mean_squares, self.moments), also
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take a snapshot's weights, and its statistics and moments, if it has any, before any worker
@@ -155,10 +170,15 @@ class SharedState:
 
         Its counts are not taken. A snapshot of another network raises ValueError.
         """
-        network.assign(self.weights, snapshot.weights)
+        self._assign(self.variables, snapshot.weights)
         if snapshot.mean_squares:
-            network.assign(self.mean_squares, snapshot.mean_squares)
+            self._assign(self._mean_squares, snapshot.mean_squares)
         self.moments = {n: snapshot.moments.get(n, first) for n, first in self.moments.items()}
+
+    def _assign(self, variables: Variables, arrays: Mapping[str, np.ndarray]) -> None:
+        network.check_shapes(self._shapes, arrays)
+        for name, array in vectors.held(self._params.network, arrays).items():
+            variables[name].assign(array)
 
     def update(
         self, learn: Callable[[], object], seen: Mapping[str, Moments]
@@ -177,24 +197,48 @@ class SharedState:
             }
             return self.moments
 
-    def apply(self, gradients: Gradients, learning_rate: tf.Tensor, local: Variables) -> tf.Tensor:
-        """Clip, step by RMSProp, copy the weights to `local`; returns the norm before clipping."""
+    def apply(
+        self,
+        gradients: Gradients,
+        learning_rate: tf.Tensor,
+        local: Variables | None,
+        is_finite: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Clip, step by RMSProp, copy the weights to `local`; returns the norm before clipping.
+
+        Without `local`, the new weights are returned as well. With `is_finite`, nothing changes unless
+        that is true and the norm is finite, too: what XLA compiles cannot raise an error.
+        """
         factor, norm = optimizer.clipping_factor(gradients.values(), self._params.max_grad_norm)
-        self._compiled_update(gradients, factor, learning_rate, local)
-        return norm
+        if is_finite is not None:
+            is_finite &= tf.math.is_finite(norm)
+        return norm, self._compiled_update(gradients, factor, learning_rate, local, is_finite)
 
     def _update(
-        self, gradients: Gradients, factor: tf.Tensor, learning_rate: tf.Tensor, local: Variables
-    ) -> None:
+        self,
+        gradients: Gradients,
+        factor: tf.Tensor,
+        learning_rate: tf.Tensor,
+        local: Variables | None,
+        is_finite: tf.Tensor | None,
+    ) -> dict[str, tf.Tensor]:
+        new = {}
         for name, gradient in gradients.items():
             theta, mean_square = optimizer.rmsprop_step(
-                self.weights[name],
-                self.mean_squares[name],
+                self.variables[name],
+                self._mean_squares[name],
                 factor * kernels.multiplied(gradient),
                 learning_rate=learning_rate,
                 decay=self._params.rmsprop_decay,
                 epsilon=self._params.rmsprop_epsilon,
             )
-            self.mean_squares[name].assign(mean_square)
-            self.weights[name].assign(theta)
-            local[name].assign(theta)
+            if is_finite is not None:
+                theta = tf.where(is_finite, theta, self.variables[name])
+                mean_square = tf.where(is_finite, mean_square, self._mean_squares[name])
+            self._mean_squares[name].assign(mean_square)
+            self.variables[name].assign(theta)
+            if local is None:
+                new[name] = theta
+            else:
+                local[name].assign(theta)
+        return new

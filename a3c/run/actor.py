@@ -53,12 +53,13 @@ class Actor:
         tensorflow_process.keep_freed_memory()
         with tensorflow_process.hushed(), kept_from_new_threads():
             tensorflow_process.start_tensorflow()
-        from a3c.agent import blocks, network
+        from a3c.agent import blocks, network, vectors
         from a3c.agent.collector import Collector
         from a3c.agent.learner import Learner, LocalNetwork
 
         shapes = network.weight_shapes(setup.subject)
-        sender = blocks.Sender({name: np.zeros(s, np.float32) for name, s in shapes.items()})
+        zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        sender = blocks.Sender(vectors.held(params.network, zeros))
         learner = Learner(sender, params, setup.subject, pool.observations)
         local = LocalNetwork(sender, learner)
         generator = np.random.default_rng()
@@ -67,8 +68,7 @@ class Actor:
         self._collector = Collector(
             local, pool, params, generator, lambda restart: self._env_restarts.append(restart.why)
         )
-        specs = blocks.specs_of(sender.weights)
-        self._take = lambda block: network.assign(local.weights, blocks.unpacked(block, specs))
+        self._take = local.take
         self._collector.begin()
         return platform.node()
 

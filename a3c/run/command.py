@@ -1,11 +1,15 @@
 """The program train.py, or a3c-train where the package is installed."""
 
+import os
 import sys
 from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train; returns the exit status."""
+    # Workers multiply small matrices, each in its own thread, so that NumPy's threads would be in the
+    # way. It reads this when it is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from a3c.machine import appending, stopping
 
     # Before slow imports, so that Ctrl-C is handled from the start.

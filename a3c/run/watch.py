@@ -274,8 +274,8 @@ class Watch:
         if self._params.detailed_logs and self._last_measurement:
             measured, self._last_measurement = self._last_measurement, None
             arrays = {
-                "weights": {name: v.numpy() for name, v in self._shared.weights.items()},
-                "rmsprop": {name: v.numpy() for name, v in self._shared.mean_squares.items()},
+                "weights": self._shared.weights,
+                "rmsprop": self._shared.mean_squares,
                 "gradients": measured.gradients,
                 "activations": measured.activations,
             }

@@ -235,7 +235,7 @@ kept, learn = [], learner.LocalNetwork.learn
 def learn_and_keep(self, *arguments):
     norm = learn(self, *arguments)
     del kept[20:]
-    kept.append({name: weight.numpy() for name, weight in self.weights.items()})
+    kept.append({name: numpy.array(weight) for name, weight in self.weights.items()})
     return norm
 
 learner.LocalNetwork.learn = learn_and_keep

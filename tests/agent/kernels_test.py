@@ -11,7 +11,15 @@ from a3c.agent.learner import Learner
 from a3c.agent.shared import SharedState
 from a3c.settings.params import Params
 from tests.tools.agents import subject_of
-from tests.tools.crews import SUBJECT, make_shared, numpy_weights, params_with, random_rollout
+from tests.tools.crews import (
+    IMAGE_SHAPES,
+    IMAGE_SUBJECT,
+    SUBJECT,
+    make_shared,
+    numpy_weights,
+    params_with,
+    random_rollout,
+)
 
 # Activations that acting has computed
 
@@ -89,9 +97,9 @@ def test_a_product_is_clipped_and_applied_as_the_whole_is() -> None:
         shared = SharedState(start, params)
         local = {name: tf.Variable(value) for name, value in start.items()}
         gradients = {"kernel": gradient, "bias": tf.constant([1.0, 2.0, 3.0])}
-        norm = tf.function(shared.apply)(gradients, tf.constant(0.1), local)
+        norm, _ = tf.function(shared.apply)(gradients, tf.constant(0.1), local)
         variables = {**shared.weights, **{f"{k}_": v for k, v in shared.mean_squares.items()}}
-        after.append([norm, *(v.numpy() for v in variables.values()), local["kernel"].numpy()])
+        after.append([norm, *variables.values(), local["kernel"].numpy()])
     for one, other in zip(*after, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
@@ -131,15 +139,16 @@ def test_a_product_that_is_not_finite_is_never_applied(bad: float) -> None:
 @pytest.mark.parametrize("no_xla", [True, False])
 def test_bound_functions_do_what_traced_ones_do(no_xla: bool) -> None:
     """Parity: acting and learning without TensorFlow's handling of arguments and with it, to the bit."""
-    rollout = random_rollout(3)
+    rollout = random_rollout(3, images=True)
     moved = []
     for bind in (kernels.bound, functools.partial):
-        shared = make_shared(100, rmsprop_epsilon=0.1)
-        learner = Learner(shared, params_with(no_xla=no_xla), SUBJECT, rollout.observations)
+        shared = make_shared(100, shapes=IMAGE_SHAPES, rmsprop_epsilon=0.1)
+        params = params_with(network="small", no_xla=no_xla)
+        learner = Learner(shared, params, IMAGE_SUBJECT, rollout.observations)
         local = {name: tf.Variable(weight) for name, weight in shared.weights.items()}
         act, learn = bind(learner.act, local), bind(learner.learn, local)
         acted = [act(seen, rollout.states[0]) for seen in rollout.observations[:-1]]
-        norm = learn(rollout, np.float32(0.01), [activations for _, activations in acted])
+        norm, *_ = learn(rollout, np.float32(0.01), [activations for _, activations in acted])
         figures = {"outputs": acted[0][0].numpy(), "norm": norm.numpy()}
         figures |= {name: x.numpy() for name, x in acted[0][1].items()}
         moved.append(figures | numpy_weights(local))
@@ -154,6 +163,6 @@ def test_without_the_private_name_a_function_is_called_as_usual() -> None:
     def renamed(weights: int, x: int) -> int:
         return weights + x
 
-    assert kernels.bound(renamed, 1)(2) == 3
+    assert kernels.bound(renamed, 1)(2) == kernels.bound(renamed)(1, 2) == 3
     learner = Learner(make_shared(100), params_with(), SUBJECT, random_rollout(3).observations)
-    assert not isinstance(kernels.bound(learner.act, {}), functools.partial)
+    assert kernels.bound(learner.learn) is not learner.learn

@@ -86,12 +86,15 @@ def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:
     params = params_with(entropy_bonus=0.3, detailed_logs=True)
     shared = make_shared(100)
     local = make_local(shared, SEEN, params)
-    parts = (shared.weights, shared.mean_squares, local.weights)
-    everything = [variable for part in parts for variable in part.values()]
-    before = [v.numpy() for v in everything]
+
+    def everything() -> list[np.ndarray]:
+        parts = (shared.weights, shared.mean_squares, local.weights)
+        return [np.array(weight) for part in parts for weight in part.values()]
+
+    before = everything()
     rollout = random_rollout(7)
     scalars, gradients, activations = local.measure(rollout)
-    for a, b in zip(before, everything, strict=True):
+    for a, b in zip(before, everything(), strict=True):
         np.testing.assert_array_equal(a, b)
 
     w, h = float64(shared.weights), oracle_replay.hyperparameters(params)
@@ -154,7 +157,7 @@ def moved_by(
         local.learn(rollout, 0.01)
     else:
         act_and_learn(local, rollout, 0.01)
-    return {name: v.numpy() - start[name] for name, v in shared.weights.items()}
+    return {name: v - start[name] for name, v in shared.weights.items()}
 
 
 def assert_moved_alike(ours: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -193,13 +196,60 @@ def test_few_rows_are_not_multiplied_out(n_steps: int, n_envs: int, is_product: 
 
 
 @pytest.mark.parametrize("options", [{"no_xla": False}, {}, {"no_xla": False, "debug": True}])
-def test_acting_alone_is_compiled_unless_told_or_debugging(options: dict[str, bool]) -> None:
-    """Analytic: by TensorFlow's attribute of each function, because the results hardly differ."""
-    learner = Learner(make_shared(100), params_with(**options), SUBJECT, SEEN)
-    for name in ("act", "evaluate_last", "learn", "learn_anew", "measure"):
-        is_compiled = getattr(learner, name).function_def.attr["_XlaMustCompile"].b
-        acts = name in ("act", "evaluate_last")
-        assert is_compiled == (options == {"no_xla": False} and acts), name
+def test_what_is_compiled_unless_told_or_debugging(options: dict[str, bool]) -> None:
+    """Analytic: acting on images, and learning from vectors; by TensorFlow's attribute of each function."""
+    of_images = make_shared(100, shapes=IMAGE_SHAPES)
+    for learner, compiled in (
+        (
+            Learner(of_images, params_with(**options), IMAGE_SUBJECT, IMAGES),
+            ("act", "evaluate_last"),
+        ),
+        (Learner(make_shared(100), params_with(**options), SUBJECT, SEEN), ("learn",)),
+    ):
+        for name in ("act", "evaluate_last", "learn", "learn_anew", "measure"):
+            if (function := getattr(learner, name, None)) is not None:
+                is_compiled = function.function_def.attr["_XlaMustCompile"].b
+                assert is_compiled == (options == {"no_xla": False} and name in compiled), name
+
+
+@pytest.mark.parametrize("limit", [0.5, 40.0])
+def test_compiled_learning_is_plain_learning(limit: float) -> None:
+    """Parity: norm, weights, statistics and copy after two updates, with and without XLA."""
+    after = []
+    for no_xla in (True, False):
+        shared = make_shared(100, max_grad_norm=limit, rmsprop_epsilon=0.1)
+        params = params_with(no_xla=no_xla, max_grad_norm=limit)
+        local = make_local(shared, SEEN, params)
+        norms = [act_and_learn(local, random_rollout(i), 0.1).numpy() for i in (0, 1)]
+        assert_same_weights(local.weights, shared.weights)
+        after.append([np.array(norms), *shared.weights.values(), *shared.mean_squares.values()])
+    for plain, compiled in zip(*after, strict=True):
+        assert np.abs(plain).max() > 1e-4
+        np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", ["loss", "gradient"])
+def test_what_is_compiled_applies_nothing_that_is_not_finite(bad: str) -> None:
+    """Analytic: an infinite loss; and a finite one, whose gradient's squares are infinite. Nothing moves, and
+    the next update is as if that had not been. (XLA leaves out TensorFlow's own checks.)
+    """
+    rollout, after = random_rollout(3), []
+    for is_spoilt in (False, True):
+        shared = make_shared(100, rmsprop_epsilon=0.1)
+        local = make_local(shared, SEEN, params_with(no_xla=False))
+        if is_spoilt:
+            rewards = np.zeros_like(rollout.rewards)
+            rewards[-1] = {"loss": np.inf, "gradient": 1.6e19}[bad]
+            error = f"{bad} not finite"
+            with pytest.raises(tf.errors.InvalidArgumentError, match=error):
+                act_and_learn(local, rollout._replace(rewards=rewards), 0.1)
+            assert_same_weights(shared.weights, make_shared(100).weights)
+        act_and_learn(local, rollout, 0.1)
+        after.append(
+            [*shared.weights.values(), *shared.mean_squares.values(), *local.weights.values()]
+        )
+    for one, other in zip(*after, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_learning_goes_forward_for_the_last_observations_alone() -> None:
@@ -241,7 +291,7 @@ def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only() -> 
     assert (outputs(other) != outputs(one)).all()
     assert_same_weights(other.weights, shared.weights)
     assert_same_weights(one.weights, after_one)
-    assert (shared.weights["value_bias"].numpy() != after_one["value_bias"]).all()
+    assert (shared.weights["value_bias"] != after_one["value_bias"]).all()
 
 
 # The debug log

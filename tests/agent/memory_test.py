@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import network
+from a3c.agent import network, vectors
 from a3c.agent.kernels import Layers, Memory
 from a3c.agent.learner import Acted, Rollout
 from a3c.agent.policy import Categorical
 from a3c.agent.worker import Failure, MainThreadLink
+from a3c.contract import Counts, Snapshot
 from a3c.machine.stopping import StopFlag
 from tests.tools.agents import subject_of
 from tests.tools.crews import (
@@ -217,7 +218,7 @@ ENDS = {
 def recorded() -> Recorded:
     """Five rollouts, of which the third loses environment 1."""
     shared = make_shared(10**9, shapes=network.weight_shapes(SUBJECT))
-    network.assign(shared.weights, counting_weights())
+    shared.restore(Snapshot(Counts(), counting_weights(), {}))
     envs = NumberedEnvs(
         N_STEPS + 1, 4, **ENDS, on_step=lambda n: crew.stop.set() if n == 15 else None
     )
@@ -306,10 +307,15 @@ def test_learning_anew_from_the_same_rollout_is_learning(recorded: Recorded) -> 
     """Analytic: the gradient's norm is the same with acting's activations and without. The twin begins at zero."""
     rollout = rollouts_of(recorded.calls)[1]
     local, generator = recorded.crew.locals[0], np.random.default_rng(0)
-    drawn = {name: generator.standard_normal(v.shape) for name, v in local.weights.items()}
+    drawn = vectors.packed(
+        {
+            n: tf.constant(generator.standard_normal(v.shape), tf.float32)
+            for n, v in local.weights.items()
+        }
+    ).numpy()
 
     def norm(rollout: Rollout, is_anew: bool) -> float:
-        network.assign(local.weights, drawn)
+        local.take(drawn)
         state, acted = rollout.states[0], []
         for seen, continues in zip(rollout.observations, rollout.continues, strict=False):
             outputs = local.act(seen, state)

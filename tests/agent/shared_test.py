@@ -245,6 +245,31 @@ def test_no_update_is_lost_under_eight_threads(shape: tuple[int, ...], n_updates
         np.testing.assert_array_equal(shared.mean_squares[name], np.ones(shape))
 
 
+@pytest.mark.parametrize("shape", [(500, 1000), (64,)])
+def test_no_update_is_lost_within_a_compiled_program(shape: tuple[int, ...]) -> None:
+    """Analytic: the same where XLA compiles what the gradients come from as well; what is returned is of one moment."""
+    n_threads, n_updates = 8, 50
+    zeros = {name: np.zeros(shape, np.float32) for name in ("v", "w")}
+    shared = shared_state(zeros, rmsprop_decay=1.0, rmsprop_epsilon=0.0)
+
+    @tf.function(jit_compile=True)
+    def apply(size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        gradients = {name: tf.fill(shape, size) for name in zeros}
+        _, new = shared.apply(gradients, tf.constant(1.0), None, tf.constant(True))
+        return new["v"], new["w"]
+
+    def work(size: int) -> None:
+        for _ in range(n_updates):
+            found.append(np.unique(apply(tf.constant(float(size)))))
+
+    found: list[np.ndarray] = []  # the numbers in each copy, which are all the same
+    run_threads([lambda size=size: work(size) for size in range(1, n_threads + 1)])
+    assert {len(each) for each in found} == {1}
+    total = n_updates * sum(range(1, n_threads + 1))
+    for name in zeros:
+        np.testing.assert_array_equal(shared.weights[name], np.full(shape, -total))
+
+
 def test_moments_are_exact_and_of_one_moment_with_the_weights() -> None:
     """Analytic: eight threads each make 100 updates, which add 1 to a weight and one row, the thread's number. What
     each gets with its copy of the weight, and every snapshot, has as many rows as the weight says.
@@ -318,7 +343,7 @@ def test_a_snapshot_gives_back_what_it_was_made_of() -> None:
     local = {name: tf.Variable(value) for name, value in example().items()}
     apply(example(0.5), tf.constant(0.1), local)
     at_the_time = [
-        {n: v.numpy() for n, v in part.items()} for part in (shared.weights, shared.mean_squares)
+        {n: v.copy() for n, v in part.items()} for part in (shared.weights, shared.mean_squares)
     ]
     taken, was_shut = shared.snapshot(lambda: shared.gate._is_shut)
     assert was_shut

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import network
+from a3c.agent import network, vectors
 from a3c.agent.collector import EnvRestart
 from a3c.agent.learner import Measurement
 from a3c.agent.worker import Failure
@@ -275,17 +275,17 @@ def test_two_workers_count_exactly_and_apply_every_update_once() -> None:
     envs = [NumberedEnvs(4, 2, terminations=ends) for _ in range(2)]
     shared = make_shared(50, rmsprop_decay=1.0, rmsprop_epsilon=0.0, max_grad_norm=1e9)
     start = numpy_weights(shared.weights)
-    sums = {name: tf.Variable(tf.zeros(shape)) for name, shape in SHAPES.items()}
+    sums = {name: tf.Variable(tf.zeros_like(v)) for name, v in shared.variables.items()}
     n_applied = tf.Variable(0)
     original = shared.apply
 
     def apply(
-        gradients: dict[str, tf.Tensor], learning_rate: tf.Tensor, local: dict[str, tf.Variable]
-    ) -> tf.Tensor:
+        gradients: dict[str, tf.Tensor], learning_rate: tf.Tensor, *more: Any
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         n_applied.assign_add(1, use_locking=True)
         for name, gradient in gradients.items():
             sums[name].assign_add(learning_rate * gradient, use_locking=True)
-        return original(gradients, learning_rate, local)
+        return original(gradients, learning_rate, *more)
 
     shared.apply = apply
     params = params_with(initial_lr=1e-5)  # small, because the rewards are large
@@ -301,10 +301,10 @@ def test_two_workers_count_exactly_and_apply_every_update_once() -> None:
         steps=54, updates=9, games=n_games, frames=sum(e.n_frames for e in envs)
     )
     assert len(crew.of_kind(Game)) == len(crew.reports) == n_games  # only worker 0 measures
-    for name in SHAPES:
-        moved = shared.weights[name].numpy() - start[name]
+    for name, total in vectors.by_name(numpy_weights(sums), SHAPES).items():
+        moved = shared.weights[name] - start[name]
         assert moved.any()
-        np.testing.assert_allclose(moved, -sums[name].numpy(), rtol=1e-2, atol=1e-5)
+        np.testing.assert_allclose(moved, -total, rtol=1e-2, atol=1e-5)
 
 
 class CountsAsGames(NumberedEnvs):
@@ -319,14 +319,14 @@ def test_a_snapshot_of_working_workers_is_of_one_moment() -> None:
     the workers' positions belong to as many.
     """
     shared = make_shared(10**9, rmsprop_initial=0.0)
-    everything = [*shared.weights.values(), *shared.mean_squares.values()]
+    everything = [*shared.variables.values(), *shared._mean_squares.values()]
     for variable in everything:
         variable.assign(tf.zeros_like(variable))
 
-    def apply(*_: object) -> tf.Tensor:
+    def apply(*_: object) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         for variable in everything:
             variable.assign_add(tf.ones_like(variable), use_locking=True)
-        return tf.constant(0.0)
+        return tf.constant(0.0), {}
 
     add_update = shared.counters.add_update
 

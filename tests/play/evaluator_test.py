@@ -47,7 +47,7 @@ class Training:
     def move_on(self, n_steps: int) -> None:
         """Count steps as an update does, and set all weights and statistics to their number."""
         counts = self.shared.counters.add_update(n_steps, n_steps, 0)
-        for variable in (*self.shared.weights.values(), *self.shared.mean_squares.values()):
+        for variable in (*self.shared.variables.values(), *self.shared._mean_squares.values()):
             variable.assign(tf.fill(variable.shape, np.float32(counts.steps)))
         seen = {name: moments.of(np.full((1, 12), counts.steps)) for name in self.shared.moments}
         self.shared.update(lambda: None, seen)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,8 @@ def make_shared(
     **changes: float,
 ) -> SharedState:
     weights = network.initial_weights(shapes, "torch", np.random.default_rng(0))
-    return SharedState(weights, params_with(n_steps=n_steps, **changes), counts)
+    kind = "small" if "conv1_kernel" in shapes else "mlp"
+    return SharedState(weights, params_with(n_steps=n_steps, network=kind, **changes), counts)
 
 
 def make_local(
@@ -195,8 +197,9 @@ def rollouts_of(calls: list[Call]) -> list[Rollout]:
     return [call.arguments[0] for call in calls_of(calls, "learn")]
 
 
-def numpy_weights(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:
-    return {name: variable.numpy() for name, variable in variables.items()}
+def numpy_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Copies of arrays, or of variables."""
+    return {name: np.array(weight) for name, weight in weights.items()}
 
 
 def assert_same_weights(actual: Any, expected: Any) -> None:
