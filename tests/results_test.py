@@ -21,7 +21,7 @@ from tests.tools import agents, run_files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = report.read_all()
-WITHOUT_WEIGHTS = {"pong-nature-s0"}  # evaluated; results/ has no room for the agent
+WITHOUT_WEIGHTS = {"pong-fast-s1", "pong-nature-s0"}  # evaluated; results/ has no room for them
 
 # What is published
 

@@ -55,7 +55,7 @@ def test_the_change_turns_its_test_red(proof, green_tree):
     assert proofs.is_red(proof, green_tree)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_test_that_is_red_without_any_change_is_found(tree):
     """Analytic: negative control of `green_tree`; the copy lacks the pictures that this test needs."""
     green = "agent/losses_test.py::test_returns_are_discounted_sums_with_a_bootstrap"
@@ -74,7 +74,7 @@ def test_what_pytest_counts():
     assert proofs.count("3 passed\n1 failed, 2 errors in 1.0s") == {"failed": 1, "error": 2}
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_what_does_not_turn_a_test_red_proves_nothing(tree):
     """Analytic: negative control; a change of no effect, one that makes only one case of several red,
     and one that crashes before anything is compared."""
