@@ -3,7 +3,6 @@
 While it is running, it is also looked at for open ports: there are none.
 """
 
-import csv
 import math
 import os
 import pathlib
@@ -17,18 +16,11 @@ from tensorboard.util.tensor_util import make_ndarray
 from a3c.envs.fleet import Fleet
 from benchmarks import machine
 from tests.tools import processes
+from tests.tools.agents import RunFiles
 
 TRAIN = processes.ROOT / "train.py"
 N_ENVS = 4
 N_PROCESSES = Fleet(1, N_ENVS).n_processes
-
-
-def rows(folder: pathlib.Path) -> list[dict[str, float]]:
-    """The whole rows of progress.csv; the last line may be just being written."""
-    path = folder / "progress.csv"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    whole = [line for line in lines if line.endswith("\n")]
-    return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(whole)]
 
 
 def env_pids(session: int) -> set[int]:
@@ -56,7 +48,7 @@ def test_a_run_survives_its_environments(tmp_path):
 
         def has_gone_on() -> bool:
             assert run.poll() is None, processes.outputs(tmp_path)
-            last = (rows(tmp_path / "run") or [{}])[-1]
+            last = (RunFiles(tmp_path / "run").rows() or [{}])[-1]
             is_whole = len(env_pids(run.pid)) == N_PROCESSES
             if is_whole and last.get("misc/env_restarts", -1) >= n_restarts:
                 steps.append(last["misc/steps"])
@@ -91,7 +83,7 @@ def check_what_is_left(outside: pathlib.Path) -> None:
     # One that was only slow is replaced as well; three are sure.
     assert told.count("died (exit code -9)") == 2
     assert "has not answered for 3 s" in told
-    last = rows(folder)[-1]
+    last = RunFiles(folder).rows()[-1]
     assert last["misc/env_restarts"] == len(told)
     # Each update is of 5 steps of all environments, or of those that are left where a process
     # broke; where that was the only one, there is no update.
@@ -102,6 +94,6 @@ def check_what_is_left(outside: pathlib.Path) -> None:
 
     events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
     counts = [make_ndarray(e.tensor_proto).item() for e in events.Tensors("misc/env_restarts")]
-    assert counts == [row["misc/env_restarts"] for row in rows(folder)]
+    assert counts == [row["misc/env_restarts"] for row in RunFiles(folder).rows()]
     n_games = len((folder / "monitor.csv").read_text().splitlines()) - 2
     assert n_games == last["rl/episodes"] > 0

@@ -12,13 +12,16 @@ import sys
 import pytest
 
 from a3c.machine import cores
+from a3c.machine.appending import write_atomically
 from a3c.sweep import plan as plans
 from a3c.sweep import trial as trials
 from tests.tools import processes
 
-# It makes what a run makes, waits until it may end, and says how it was stopped.
+# It makes what a run makes, waits until it may end, and says how it was stopped. Whoever waits for a file
+# and then reads it must find a whole one.
 STAND_IN = """
 import json, os, pathlib, signal, sys, time
+from a3c.machine.appending import write_atomically
 from a3c.machine.stopping import StopSignals
 signals = StopSignals()
 folder = pathlib.Path(sys.argv[2])
@@ -32,11 +35,11 @@ with (folder / "progress.csv").open("a") as file:
     for steps, score in [(10, "nan"), (20, 1.5), (30, 2.5)]:
         file.write(f"{steps + 100 * (not is_new)},{score}\\n")
 about = {"pid": os.getpid(), "argv": sys.argv[1:], "cores": sorted(os.sched_getaffinity(0))}
-(folder / "started").write_text(json.dumps(about))
+write_atomically(folder / "started", json.dumps(about))
 while not (folder / "end").exists() and not signals.stop.is_set():
     time.sleep(0.01)
 if signals.stop.is_set():
-    (folder / "saved").write_text(str(signals.exit_status))
+    write_atomically(folder / "saved", str(signals.exit_status))
     raise SystemExit(signals.exit_status)
 status = int((folder / "end").read_text())
 with (folder / "progress.csv").open("a") as file:
@@ -91,7 +94,7 @@ def started(running, folder):
 
 def end(running, folder, status=0):
     """Let the stand-in end; returns all rows that were still new."""
-    (folder / "end").write_text(str(status))
+    write_atomically(folder / "end", str(status))
     return [row for rows in running for row in rows]
 
 

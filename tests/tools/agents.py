@@ -97,11 +97,11 @@ class RunFiles:
         self.path = path
 
     def rows(self, name: str = "progress.csv") -> list[dict[str, float]]:
-        """The rows of a table; NaN for what is missing, as where a row is being written."""
-        if not (self.path / name).exists():
-            return []
-        with (self.path / name).open(newline="") as file:
-            return [{k: float(v or "nan") for k, v in row.items()} for row in csv.DictReader(file)]
+        """The whole rows of a table; the last line may be just being written."""
+        path = self.path / name
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(whole)]
 
     def games(self) -> list[dict[str, float]]:
         """Every game, without its time."""
