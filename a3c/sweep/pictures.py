@@ -70,16 +70,19 @@ def read(path: pathlib.Path, tell: Callable[[str], None]) -> list[Result]:
             results.append(Result(trial.env_id, trial.seed, setting, run, score))
     if not results:
         raise BadInput("there are no games to draw yet")
-    _tell_what_is_missing(path, plan, len(results), tell)
+    _tell_what_is_missing(path, plan, results, tell)
     return results
 
 
 def _tell_what_is_missing(
-    path: pathlib.Path, plan: Plan, n_results: int, tell: Callable[[str], None]
+    path: pathlib.Path, plan: Plan, results: Sequence[Result], tell: Callable[[str], None]
 ) -> None:
-    n = len(plan.trials)
+    n, n_results = len(plan.trials), len(results)
     if missing := n - n_results:
         tell(f"{missing} of {n} trials have no games yet: left out")
+    if short := n_results - len(_long_enough([result.run for result in results])):
+        why = f"have fewer than {GAMES_IN_MEAN} games"
+        tell(f"{short} of {n} trials {why}: they have no curve, and their score is the mean of all")
     done = [folder.is_finished(path / t.name, n_steps_of(plan, t)) for t in plan.trials]
     if not_done := n_results - sum(done):
         tell(f"{not_done} of {n} trials are not finished: drawn as far as they are")
@@ -272,19 +275,24 @@ def draw_curves(
         by_setting.setdefault(result.setting, []).append(result.run)
     for setting, runs in by_setting.items():
         look = looks[setting]
-        curves = [
-            smooth(run, axis, GAMES_IN_MEAN)
-            for run in runs
-            if len(run.games.scores) >= GAMES_IN_MEAN
-        ]
+        curves = [smooth(run, axis, GAMES_IN_MEAN) for run in _long_enough(runs)]
         if len(curves) > 1 and (mean := align(curves, shade)):
             axes.fill_between(mean.x, mean.low, mean.high, color=look["color"], alpha=0.15, lw=0)
             curves = [mean]
         for curve in curves:
             axes.plot(curve.x, curve.y, **look)
     axes.set_xlabel(AXES[axis])
+    if not axes.lines:
+        words = f"no curves: no trial has {GAMES_IN_MEAN} games yet"
+        axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes)
+        axes.set(xticks=[], yticks=[])
+        return
     if axis != "hours":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _long_enough(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if len(run.games.scores) >= GAMES_IN_MEAN]
 
 
 def draw_over_games(

@@ -142,6 +142,16 @@ def test_the_score_is_over_a_searched_value_and_curves_by_setting(tmp_path):
     assert "2 games, 2 seeds each" in games.get_xlabel()
 
 
+def test_where_no_trial_has_enough_games_the_panel_says_so(tmp_path):
+    """Analytic: an axis without a curve would look like a score of 0."""
+    path = sweep_of(tmp_path / "x", lambda trial: 7.0, n_games=99, envs=["CartPole-v1"], search=LRS)
+    assert any("3 of 3 trials have fewer than 100 games" in note for note in read(path)[2])
+    over, curves = figure_of(path).axes
+    assert over.lines[0].get_xdata().size == 3
+    assert (curves.lines[:], curves.get_xticks().size, curves.get_yticks().size) == ([], 0, 0)
+    assert "no trial has 100 games" in curves.texts[0].get_text()
+
+
 def test_a_value_of_few_sizes_or_below_zero_has_a_plain_axis(tmp_path):
     """Analytic: ε over five decades is logarithmic, γ and an entropy bonus of 0 are not."""
     search = {"discount": [0.9, 0.99], "entropy_bonus": [0, 0.01], "rmsprop_epsilon": [1e-5, 0.1]}
