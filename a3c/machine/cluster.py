@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import signal
 import socket
+import ssl
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -42,6 +43,9 @@ INLINE = {
     "RAY_task_rpc_inlined_bytes_limit": str(2**27),
 }
 OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least is 75 MiB; we keep next to nothing there
+# Ray speaks HTTP/2: a client greets with this, and the server answers with its settings.
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+NEEDS_TOKEN = "it asks for a token: set RAY_AUTH_MODE=token, and copy its ~/.ray/auth_token here"
 CODE = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -77,7 +81,9 @@ def connected(address: str | None = None, ships_code: bool = False) -> Iterator[
                     options["runtime_env"] = {"working_dir": _copy_of_code(sending)}
                 ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise BadInput(f"cannot connect to Ray at {address}: {error}") from None
+            is_barred = "InvalidAuthToken" in f"{error}{error.__cause__}"
+            why = NEEDS_TOKEN if is_barred else error
+            raise BadInput(f"cannot connect to Ray at {address}: {why}") from None
         finally:
             # Ray sets its own handler of SIGTERM, which ends the program at once.
             for number, handler in handlers.items():
@@ -106,14 +112,38 @@ def check_form(address: str) -> tuple[str, int]:
 
 
 def _check_address(address: str) -> None:
-    """Ray would try for a minute where nobody listens."""
+    """Ray would try for a minute where nobody listens, and for twenty where only one end speaks TLS."""
     if address == "auto":
         return
     host, port = check_form(address)
+    has_tls = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
     try:
-        socket.create_connection((host, port), ADDRESS_SECONDS).close()
+        with socket.create_connection((host, port), ADDRESS_SECONDS) as connection:
+            answer = _greet(_secured(connection, host) if has_tls else connection)
     except (OSError, OverflowError) as error:
         raise BadInput(f"no Ray answers at {address}: {error}") from None
+    if not answer:
+        how = "with these certificates" if has_tls else "without TLS: RAY_USE_TLS=1 turns it on"
+        raise BadInput(f"no Ray answers at {address} {how}")
+
+
+def _secured(connection: socket.socket, host: str) -> ssl.SSLSocket:
+    """The connection with TLS, by the certificates that Ray will use; OSError where it is refused."""
+    certificate, key, ca = (
+        os.environ.get(f"RAY_TLS_{name}", "") for name in ("SERVER_CERT", "SERVER_KEY", "CA_CERT")
+    )
+    context = ssl.create_default_context(cafile=ca)
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["h2"])
+    return context.wrap_socket(connection, server_hostname=host)
+
+
+def _greet(connection: socket.socket) -> bytes:
+    with connection:
+        connection.sendall(GREETING)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            return connection.recv(1)
+    return b""
 
 
 def _copy_of_code(sending: contextlib.ExitStack) -> str:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -94,8 +94,17 @@ class RayProcess:
 
     program = f"from {__name__} import main; main()"
 
-    def __init__(self, address: str, n_workers: int, patience_seconds: float) -> None:
-        """Start it, and wait until it is connected to Ray; BadInput says why it cannot be."""
+    def __init__(
+        self,
+        address: str,
+        n_workers: int,
+        patience_seconds: float,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Start it, and wait until it is connected to Ray or the run is stopped.
+
+        BadInput says why it cannot be connected.
+        """
         ours, theirs = _connections(n_workers + 1)
         memories = [os.memfd_create("blocks") for _ in range(n_workers)]
         self._control, *connections = ours
@@ -116,7 +125,11 @@ class RayProcess:
         for connection in theirs:
             connection.close()
         try:
-            refusal = self._control.recv()
+            while not self._control.poll(POLL_SECONDS):
+                # Embedded Ray is soon up, and must be ended.
+                if is_stopped() and address != "local":
+                    self._process.kill()
+            refusal = None if is_stopped() else self._control.recv()
         except (EOFError, OSError):
             refusal = self.last_words()
         if refusal is not None:

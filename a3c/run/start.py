@@ -146,7 +146,7 @@ def _run(
     start = resume.Start() if has_checkpoint else resume.begin(params, subject)
     remote = None
     if params.ray is not None:
-        remote = RayProcess(params.ray, n_remote, timeout), description
+        remote = RayProcess(params.ray, n_remote, timeout, is_stopped), description
         open_things.callback(remote[0].close)
     if signals.stop.is_set():
         return None, signals.exit_status

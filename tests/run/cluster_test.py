@@ -294,3 +294,22 @@ def test_a_cluster_that_is_not_there_is_refused(tmp_path, train):
         assert process.wait(processes.DEADLINE_SECONDS) == 2
     assert "no Ray answers at" in processes.outputs(tmp_path)["stderr"]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_signal_ends_a_run_that_waits_for_ray(tmp_path, train):
+    """Analytic: somebody answers, but is no Ray, so Ray tries again and again; nothing is written or left."""
+    with socket.create_server(
+        ("", 0)
+    ) as server:  # Ray turns 127.0.0.1 into another address of here
+        server.settimeout(processes.DEADLINE_SECONDS)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        process = train("--n_workers", "2", "--log_dir", "run", "--ray", address, "CartPole-v1")
+        with server.accept()[0] as connection:
+            connection.sendall(b"\0")
+        ray_tries = server.accept()[0]
+        ours = [process.pid, *descendants(process.pid)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 143, processes.outputs(tmp_path)
+        ray_tries.close()
+    processes.wait_until(lambda: not any(map(command, ours)), "the end of all processes")
+    assert not (tmp_path / "run").exists()
