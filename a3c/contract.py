@@ -3,7 +3,7 @@
 `envs`, `agent` and `store` do not import each other; `run` brings them together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -89,15 +89,41 @@ class Environments(Protocol):
 
     observations: np.ndarray  # (n_slots, K, ...); step t of a rollout acts on slot t
     final_observations: np.ndarray  # (K, ...): the true last ones where the last step truncated
+
     # The number of the game that each environment begins in a resumed run: the next one, or the
     # present one if it has no step yet.
-    next_games: list[int]
-
+    @property
+    def next_games(self) -> Sequence[int]: ...
     @property
     def n_frames(self) -> int: ...  # so far, those of resets included
     def reset(self, slot: int) -> None: ...
     def step(self, actions: np.ndarray, slot: int) -> Step: ...
     def take_replaced(self) -> Sequence[Replaced]: ...  # since the last call
+
+
+class EnvProcesses(Environments, Protocol):
+    """The same environments where their processes can collect whole rollouts: `Pool` implements this."""
+
+    # What the processes share with the worker: `observations`, and those of `Collecting`. Empty if
+    # they do not collect.
+    @property
+    def arrays(self) -> Mapping[str, np.ndarray]: ...
+
+    # Hand something to each process, and return what its collector makes of it, with the environments
+    # that it holds: nothing of a process that broke. Slot -1 then has the last observations. Both pass
+    # as JSON.
+    def collect(self, asked: object) -> Sequence[tuple[range, Any]]: ...
+
+
+class Collecting(NamedTuple):
+    """How the processes of a worker's environments collect rollouts; `agent` defines it."""
+
+    arrays: Mapping[
+        str, tuple[np.dtype, tuple[int, ...]]
+    ]  # type and shape of what all of them share
+    # Called in a process with its environments, these arrays, and which of the worker's environments
+    # it holds. It returns what is called with everything that is asked.
+    collector: Callable[[Environments, Mapping[str, np.ndarray], slice], Callable[[Any], object]]
 
 
 class Counts(NamedTuple):
@@ -134,6 +160,7 @@ class Collected(NamedTuple):
     games: list[Game]  # that ended since then
     seen: Mapping[str, Moments]  # of what is acted on, for the running moments
     position: WorkerPosition  # after it
+    value_mean: float = float("nan")  # in the episode that ended last within it; NaN if none did
 
 
 class Position(NamedTuple):

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import kernels, network
-from a3c.agent.kernels import Memory
-from a3c.agent.learner import Learner, LocalNetwork, Rollout
+from a3c.agent import calls, network
+from a3c.agent.collector import Rollout
+from a3c.agent.kernels import Memory, forward
+from a3c.agent.learner import Learner
+from a3c.agent.local import LocalNetwork
 from a3c.agent.shared import SharedState
 from a3c.contract import Subject
 from a3c.machine import tensorflow_process
@@ -47,7 +49,7 @@ class Workers:
         observations = generator.integers(0, 256, (n_workers, N_STEPS + 1, 1, *OBSERVATION))
         observations = observations.astype(np.uint8)
         learner = Learner(shared, params, self._subject, observations[0])
-        self._locals = [LocalNetwork(shared, learner) for _ in range(n_workers)]
+        self._locals = [LocalNetwork(learner) for _ in range(n_workers)]
         nothing = np.zeros((N_STEPS, 1), np.float32)
         self._rollouts = [
             Rollout(
@@ -79,7 +81,7 @@ class Workers:
 
         def act(weights: Any, observations: tf.Tensor) -> Any:
             of_each = [
-                network.forward(self._subject, each, observations[k], Memory(tf.zeros((1, 0))))
+                forward(self._subject, each, observations[k], Memory(tf.zeros((1, 0))))
                 for k, each in enumerate(weights)
             ]
             heads = [tf.concat([p.outputs, p.values[:, None]], axis=1) for p in of_each]
@@ -88,7 +90,7 @@ class Workers:
         weights = [self._locals[number].weights for number in numbers]
         spec = tf.TensorSpec((len(numbers), 1, *OBSERVATION), tf.uint8)
         traced = tf.function(act, jit_compile=True).get_concrete_function(weights, spec)
-        call = kernels.bound(traced, weights)
+        call = calls.bound(traced, weights)
         observations = np.stack([self._rollouts[number].observations for number in numbers], axis=1)
 
         def one() -> None:

@@ -151,7 +151,7 @@ def _run(
     """Train until everything is measured; None if the training failed."""
     with hushed():
         import train
-        from a3c.agent import learner, worker
+        from a3c.agent import local, worker
         from a3c.envs import pool
 
     clocks = Clocks()
@@ -161,11 +161,12 @@ def _run(
         clocks.add_this_thread(self._shared)
         run(self)
 
-    patched: Any = (worker.Worker, learner.LocalNetwork, pool.Pool, pool)
+    patched: Any = (worker.Worker, local.LocalNetwork, pool.Pool, pool)
     patched[0].run = clocked_run
-    patched[1].act = clocks.timed("act", learner.LocalNetwork.act)
-    patched[1].learn = clocks.timed("learn", learner.LocalNetwork.learn)
+    patched[1].act = clocks.timed("act", local.LocalNetwork.act)
+    patched[1].learn = clocks.timed("learn", local.LocalNetwork.learn)
     patched[2].step = clocks.timed("env", pool.Pool.step)
+    patched[2].collect = clocks.timed("env", pool.Pool.collect)
     patched[3].make_env = profiled_env.make_env
 
     measured = []
@@ -233,7 +234,12 @@ def table(setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, fl
     rows: list[tuple[str, float, str | None, str | None]] = [
         ("emulator, or bare environment", in_bare, None, None),
         ("image work and wrappers", in_env - in_bare, None, None),
-        ("transport, the environments' side", in_process - in_env, None, None),
+        (
+            "transport (and, on vectors, acting), the environments' side",
+            in_process - in_env,
+            None,
+            None,
+        ),
         ("transport, the workers' side", cpu["env"], "env", "env"),
         ("acting call", cpu["act"], "act", "act"),
         ("learning call", cpu["learn"], "learn", "learn"),

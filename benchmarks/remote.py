@@ -89,9 +89,10 @@ def time_updates(source: Any, seconds: float, ray_pid: int | None = None) -> Upd
 @contextlib.contextmanager
 def sources(arguments: str, ray_process: Any) -> Iterator[tuple[Any, list[Any]]]:
     """A local source, and remote ones."""
+    from a3c.agent import collectors
     from a3c.agent.blocks import Receiver
-    from a3c.agent.collector import Collector
-    from a3c.agent.learner import Learner, LocalNetwork
+    from a3c.agent.learner import Learner
+    from a3c.agent.source import local_source
     from a3c.contract import WorkerPosition
     from a3c.envs.fleet import Fleet
     from a3c.envs.make import describe_env
@@ -112,11 +113,12 @@ def sources(arguments: str, ray_process: Any) -> Iterator[tuple[Any, list[Any]]]
     shared = build_shared(params, subject, Start())
     fleet, games = Fleet(1, n_envs, restarts_a_minute=10), [0] * n_envs
     fleet.n_processes_each = 1  # as in an actor
-    pool = Pool(params, description, 0, n_envs, N_STEPS + 1, games, fleet)
+    how = collectors.collecting(params, subject)
+    pool = Pool(params, description, 0, n_envs, N_STEPS + 1, games, fleet, how)
     with contextlib.closing(pool):
         generator = np.random.default_rng(0)
-        local = LocalNetwork(shared, Learner(shared, params, subject, pool.observations))
-        here = Collector(local, pool, params, generator, print)
+        learner = Learner(shared, params, subject, pool.observations)
+        here = local_source(learner, pool, params, generator, print)
         here.begin()
         receiver = Receiver(shared, N_STEPS * n_envs)
         position = WorkerPosition(generator.bit_generator.state, games)

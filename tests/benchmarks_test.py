@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import network
+from a3c.agent import kernels, network
 from a3c.contract import Game
 from a3c.envs.make import describe_env
 from a3c.run import start
@@ -30,7 +30,7 @@ def test_the_limit_counts_every_product_of_the_network(name: str) -> None:
     """Parity: the table of layers against the shapes that the network's forward pass has."""
     shapes = network.weight_shapes(subject := subject_of(name, (84, 84, 4), 6))
     weights = {key: np.zeros(shape, np.float32) for key, shape in shapes.items()}
-    activations = network.forward(
+    activations = kernels.forward(
         subject, weights, tf.zeros((1, 84, 84, 4), tf.uint8), FORGETFUL
     ).activations
     layers = []

@@ -57,6 +57,8 @@ SECONDS = {
 GIGABYTES = 4.0  # of all processes together
 LOOK_SECONDS = 2.0
 
+COLLECTED = pytest.StashKey[set[str]]()  # the names of all tests, slow ones included
+
 
 class Budgets:
     """Adds up the seconds of each room and watches the memory; lives in pytest's first process."""
@@ -193,6 +195,11 @@ def pytest_make_collect_report(
         report.outcome = "failed"
         report.longrepr = f"{collector.nodeid} uses TensorFlow at import: use NumPy there"
     return report
+
+
+@pytest.hookimpl(tryfirst=True)  # before any are deselected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTED] = {item.nodeid for item in items}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import moments, network
+from a3c.agent import kernels, moments
 from a3c.agent.policy import Gaussian
 from a3c.agent.shared import SharedState
 from a3c.contract import Replaced, Step
@@ -63,7 +63,7 @@ def of_states(shared: SharedState, states: Array, policy: str) -> tuple[Array, A
     """The means, sds and values that were learned for some states."""
     n = shared.weights["policy_bias"].shape[0]
     subject = subject_of("mlp", states.shape[1:], n, policy=policy)
-    found = network.forward(subject, shared.weights, tf.constant(states, tf.float32), FORGETFUL)
+    found = kernels.forward(subject, shared.weights, tf.constant(states, tf.float32), FORGETFUL)
     means, log_sds = Gaussian(n, False).split(found.outputs.numpy())
     return means, np.exp(log_sds), found.values.numpy()
 

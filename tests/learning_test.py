@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import moments, network
-from a3c.agent.learner import Learner, LocalNetwork
+from a3c.agent import kernels, moments, network
+from a3c.agent.learner import Learner
+from a3c.agent.local import local_network
 from a3c.agent.shared import SharedState
 from a3c.agent.worker import MainThreadLink
 from a3c.contract import Replaced, Step
@@ -112,7 +113,7 @@ def learn(
     )
     first_moments = moments.initial(params, shape)
     shared = SharedState(weights, params, first_moments=first_moments)
-    local = LocalNetwork(shared, Learner(shared, params, subject, envs.observations))
+    local = local_network(Learner(shared, params, subject, envs.observations))
     failures: list[Any] = []
     main = MainThreadLink(StopFlag(), failures.append)
     make_worker(1, shared, local, envs, params, np.random.default_rng(1), main).run()
@@ -124,7 +125,7 @@ def of_each_state(shared: SharedState, n_states: int) -> tuple[np.ndarray, np.nd
     """The probabilities and values that were learned for each state."""
     states = tf.constant(np.eye(n_states, dtype=np.float32))
     subject = subject_of("mlp", (n_states,), shared.weights["policy_bias"].shape[0])
-    predictions = network.forward(subject, shared.weights, states, FORGETFUL)
+    predictions = kernels.forward(subject, shared.weights, states, FORGETFUL)
     return tf.nn.softmax(predictions.outputs).numpy(), predictions.values.numpy()
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from a3c.agent import losses, optimizer
-from a3c.agent.learner import Acted
+from a3c.agent.collector import Acted
 from a3c.agent.policy import Categorical
 from a3c.agent.shared import Counters, Gate
 from a3c.agent.worker import MainThreadLink

@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from a3c.agent import kernels
+from a3c.agent.calls import bound, packed, traced, unpacked
 from a3c.agent.kernels import Gradients
-from a3c.agent.learner import copy_of, traced
+from a3c.agent.learner import copy_of
 from a3c.agent.shared import SharedState, Variables
-from a3c.agent.vectors import packed, unpacked
 
 
 def specs_of(arrays: Mapping[str, Any]) -> dict[str, tf.TensorSpec]:
@@ -72,10 +72,10 @@ class Receiver:
     def new_worker(self) -> tuple[np.ndarray, Callable[[np.ndarray, float], np.ndarray]]:
         """A worker's copy of the weights, and what applies its gradients and returns the new copy."""
         local = copy_of(self._shared.variables)
-        bound = {n: kernels.bound(function, local) for n, function in self._functions.items()}
+        functions = {n: bound(function, local) for n, function in self._functions.items()}
 
         def apply(block: np.ndarray, learning_rate: float) -> np.ndarray:
-            weights = bound[len(block)](block, np.float32(learning_rate))
+            weights = functions[len(block)](block, np.float32(learning_rate))
             return np.frombuffer(weights, np.float32)  # without a copy
 
         return packed(local).numpy(), apply

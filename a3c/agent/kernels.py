@@ -3,20 +3,22 @@
     Layers    compute a network's forward pass and gradients, which are fast for the few rows of a
               rollout, and do not compute again what acting has computed
     Product   the gradient of a large kernel, kept as its two factors
-    bound     calls a traced function without TensorFlow's handling of arguments
+    forward   a network's forward pass
 
 `tests/agent/network_test.py` and `kernels_test.py` compare each with its plain form.
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from a3c.agent import network
+from a3c.agent.policy import LIMIT_OF_LOG_SD
+from a3c.contract import Subject
+
 ROWS_OF_A_PRODUCT = 8  # with more rows, multiplying the factors is faster
-LIMIT_OF_LOG_SD = 20.0  # a policy whose sd is beyond e^±20 keeps finite losses and gradients
 
 Weights: TypeAlias = Mapping[str, tf.Tensor | tf.Variable]
 Activations: TypeAlias = Mapping[str, tf.Tensor]  # each hidden layer's output, first to last
@@ -233,6 +235,31 @@ _RELU = _Kind(tf.matmul, _d_matmul, tf.nn.relu, _d_relu)
 _TANH = _Kind(tf.matmul, _d_matmul, tf.tanh, lambda y, dy: tf.raw_ops.TanhGrad(y=y, dy=dy))
 
 
+# A network
+
+
+class Predictions(NamedTuple):
+    """What a network computes for B observations."""
+
+    outputs: tf.Tensor  # (B, n_outputs), the policy's
+    values: tf.Tensor  # (B,)
+    state: tf.Tensor  # (K, state_size) after the last of them
+    activations: dict[str, tf.Tensor]  # each hidden layer's output
+
+
+def forward(
+    subject: Subject,
+    weights: Weights,
+    observations: tf.Tensor,
+    memory: Memory,
+    computed: Activations | None = None,
+) -> Predictions:
+    """Observations: (B, 84, 84, 4) uint8 or (B, n) float32; `memory` and `computed` are as in `Layers`."""
+    layers = Layers(weights, memory, computed)
+    outputs, values = network.NETWORKS[subject.network](layers, observations, subject)
+    return Predictions(outputs, values[:, 0], layers.new_state(), layers.activations)
+
+
 # Gradients
 
 
@@ -285,47 +312,3 @@ def multiplied(gradient: Gradient) -> tf.Tensor:
         return gradient
     rows = zip(tf.unstack(gradient.left), tf.unstack(gradient.right), strict=True)
     return tf.add_n([x[:, None] * y[None, :] for x, y in rows])
-
-
-# Calls
-
-
-def bound(function: Any, weights: Any = None) -> Callable[..., Any]:
-    """The traced function; if weights are given, with these variables as its first argument.
-
-    TensorFlow's own way from a function to its execution takes longer than acting on one state, and
-    holds the GIL. This goes there directly, by private names, and checks nothing: arguments must have
-    the shapes and types that were traced. If TensorFlow lacks one of the names, we call the function.
-    """
-    try:
-        from tensorflow.python.eager.execute import execute
-
-        inference = function.inference_fn
-        context, name = inference._bound_context, inference.name.decode()
-        attributes = (*itertools.chain(*context.function_call_options.as_attrs().items()),)
-        device, tensor = context.device_name, tf.constant(0.0).__class__
-    except (AttributeError, ImportError):
-        return function if weights is None else functools.partial(function, weights)
-    handles = [] if weights is None else [x.handle for x in tf.nest.flatten(weights)]
-    captures = function.captured_inputs
-    structure = function.structured_outputs
-    n_outputs = len(tf.nest.flatten(structure))
-    places = tf.nest.pack_sequence_as(structure, range(n_outputs))
-
-    def call(*arguments: object) -> Any:
-        given = tf.nest.flatten(arguments)
-        # As `tf.constant` does it, which takes twice as long.
-        tensors = [x if isinstance(x, tf.Tensor) else tensor(x, device, None) for x in given]
-        outputs = execute(name, n_outputs, [*handles, *tensors, *captures], attributes, context)
-        return _picked(outputs, places)
-
-    return call
-
-
-def _picked(outputs: Sequence[Any], places: Any) -> Any:
-    """What `tf.nest.pack_sequence_as` does, but that takes ten times as long."""
-    if isinstance(places, int):
-        return outputs[places]
-    if isinstance(places, Mapping):
-        return {name: _picked(outputs, place) for name, place in places.items()}
-    return tuple(_picked(outputs, place) for place in places)

@@ -7,40 +7,26 @@
     measure        the figures of such an update, without making it
 
 TensorFlow traces each function once a run, in `Learner`. Workers call them, with NumPy's arrays, as
-methods of their `LocalNetwork`. A worker learns with the weights that it acted with, so `learn` gets
-what acting computed, and only has to go backward. The network for vectors acts in NumPy instead, and
-learning goes forward again (see `vectors`).
+methods of their `LocalNetwork` (in `local`). A worker learns with the weights that it acted with, so
+`learn` gets what acting computed, and only has to go backward. The network for vectors acts in NumPy
+instead, and learning goes forward again (see `vectors`).
 """
 
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import debug_dump, kernels, losses, network, optimizer, vectors
+from a3c.agent import calls, debug_dump, kernels, losses, network, optimizer, vectors
+from a3c.agent.collector import Rollout
 from a3c.agent.kernels import Activations, Gradients, Memory, Weights
 from a3c.agent.policy import policy_of
 from a3c.agent.shared import Variables
 from a3c.contract import Subject
 from a3c.settings.params import Params
-
-
-class Rollout(NamedTuple):
-    """T steps of K environments. Step t saw observations[t], did actions[t], and got the rest."""
-
-    observations: np.ndarray  # (T + 1, K, ...); the value of the last ones starts the returns
-    actions: np.ndarray  # (T, K) int32 or, if they are continuous, (T, K, n) float32
-    rewards: np.ndarray  # (T, K) float32; a truncation adds γ·V(true last observation)
-    continues: np.ndarray  # (T, K) float32; 0 where the episode ended, for any reason
-    # (1, K, n_state) float32: what the LSTMs remembered before step 0; without LSTMs, nothing
-    states: np.ndarray
-
-    def of_envs(self, envs: np.ndarray) -> "Rollout":
-        """The rollout without the environments where this mask is False."""
-        return Rollout(*(part[:, envs] for part in self))
 
 
 class Target(Protocol):
@@ -74,7 +60,7 @@ class Learner:
         self.policy = policy_of(subject)
         self.state_size = network.state_size(subject)
         self.subject, self.is_vector = subject, subject.network == "mlp"
-        self._forward = functools.partial(network.forward, subject)
+        self._forward = functools.partial(kernels.forward, subject)
         self._n_updates = tf.Variable(0, dtype=tf.int64)  # for the debug log
         spec = tf.TensorSpec(observations.shape, observations.dtype)
         n_steps, n_envs = spec.shape[0] - 1, spec.shape[1]
@@ -88,7 +74,7 @@ class Learner:
         # Traced with a copy: `learn` also captures the shared weights, and TensorFlow would merge
         # them with an argument that is the same variable.
         weights = self.copy_of_shared()
-        self._shapes = network.weight_shapes(subject)
+        self.shapes = network.weight_shapes(subject)
         learning_rate = tf.TensorSpec((), tf.float32)
         xla = {} if params.no_xla or params.debug else {"jit_compile": True}
         # XLA would take long to compile the way back through an LSTM's steps.
@@ -97,22 +83,24 @@ class Learner:
             self._specs = rollout, learning_rate
             size = sum(spec.shape.num_elements() for spec in tf.nest.flatten(self._specs))
             block = tf.TensorSpec((size,), tf.float32)
-            self.learn = traced(
+            self.learn = calls.traced(
                 self._learn_packed, weights, block, **xla if self._compiles_learning else {}
             )
         else:
             # XLA makes the small forward pass of acting faster, but gradients slower.
-            self.act = traced(functools.partial(self._act, "act"), weights, one_step, state, **xla)
+            self.act = calls.traced(
+                functools.partial(self._act, "act"), weights, one_step, state, **xla
+            )
             last = functools.partial(self._act, "last")  # the debug log tells the two apart
             self.evaluate_last = (
-                traced(last, weights, one_step, state) if params.debug else self.act
+                calls.traced(last, weights, one_step, state) if params.debug else self.act
             )
             acted = [self.act.structured_outputs[1]] * n_steps
-            self.learn = traced(self._learn, weights, rollout, learning_rate, acted)
+            self.learn = calls.traced(self._learn, weights, rollout, learning_rate, acted)
         # For rollouts without some of the environments, because their processes broke.
         some = Rollout(*(tf.TensorSpec((s.shape[0], None, *s.shape[2:]), s.dtype) for s in rollout))
-        self.learn_anew = traced(self._learn, weights, some, learning_rate)
-        self.measure = traced(self._measure, weights, rollout)
+        self.learn_anew = calls.traced(self._learn, weights, some, learning_rate)
+        self.measure = calls.traced(self._measure, weights, rollout)
         # XLA compiles at the first call.
         if self._compiles_learning:
             self.learn(weights, tf.fill(block.shape, math.nan))  # which changes nothing
@@ -134,8 +122,8 @@ class Learner:
     def _by_name(self, local: Weights) -> Weights:
         if not self.is_vector:
             return local
-        specs = {name: tf.TensorSpec(shape) for name, shape in self._shapes.items()}
-        return vectors.unpacked(local[vectors.BLOCK], specs)
+        specs = {name: tf.TensorSpec(shape) for name, shape in self.shapes.items()}
+        return calls.unpacked(local[vectors.BLOCK], specs)
 
     def _act(
         self, purpose: str, weights: Weights, observations: tf.Tensor, state: tf.Tensor
@@ -210,7 +198,7 @@ class Learner:
         self, local: Weights, block: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, Weights]:
         """Learn from a rollout and a learning rate in one block."""
-        rollout, learning_rate = vectors.unpacked(block, self._specs)
+        rollout, learning_rate = calls.unpacked(block, self._specs)
         actions = tf.cast(rollout.actions, self.policy.dtype)
         return self._learn(local, rollout._replace(actions=actions), learning_rate)
 
@@ -245,119 +233,12 @@ class Learner:
         )
 
 
-class Acted(NamedTuple):
-    """What a worker's network computes for K observations."""
-
-    outputs: np.ndarray  # (K, n_outputs), the policy's
-    values: np.ndarray  # (K,)
-    state: np.ndarray  # (K, n_state), for the next step of the same episode
-    activations: Activations  # for `learn`
-
-
 class Measurement(NamedTuple):
     """Figures of one update of worker 0; the arrays are empty without --detailed_logs."""
 
     scalars: dict[str, float]  # by their names in the logs
     gradients: dict[str, np.ndarray]  # of each weight
     activations: dict[str, np.ndarray]  # of each hidden layer
-
-
-class LocalNetwork:
-    """A worker's own copy of the weights, and what it does with them."""
-
-    def __init__(self, shared: Target, learner: Learner) -> None:
-        self.policy, self.state_size = learner.policy, learner.state_size
-        self._learner, self.dump = learner, learner.dump
-        self.weights: Weights  # by name
-        self._local = learner.copy_of_shared()
-        if learner.is_vector:
-            self._learn = kernels.bound(learner.learn)
-            self._held = {name: x.numpy() for name, x in self._local.items()}  # for acting
-            self.weights = vectors.by_name(self._held, network.weight_shapes(learner.subject))
-            self._forward = vectors.Forward(learner.subject, self.weights)
-            return
-        self.weights = self._local
-        self._act = kernels.bound(learner.act, self._local)
-        self._learn = kernels.bound(learner.learn, self._local)
-        # Without LSTMs, the state is empty. It is converted once, as that takes a twentieth of acting.
-        self._empty = None if self.state_size else tf.zeros(learner.state_shape)
-
-    def act(self, observations: np.ndarray, state: np.ndarray) -> Acted:
-        if self._learner.is_vector:
-            return Acted(*self._go_forward("act", observations, state), {})
-        state = state if self._empty is None else self._empty
-        joined, activations = self._act(observations, state)
-        n, predictions = self.state_size, joined.numpy()
-        return Acted(predictions[:, n:-1], predictions[:, -1], predictions[:, :n], activations)
-
-    def evaluate_last(self, observations: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """The values of true last observations: (K, ...), and the state before them → (K,)."""
-        if self._learner.is_vector:
-            return self._go_forward("last", observations, state)[1]
-        joined, _ = self._learner.evaluate_last(self._local, observations, state)
-        return joined.numpy()[:, -1]
-
-    def _go_forward(
-        self, purpose: str, observations: np.ndarray, state: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        remembered = {"state": state} if self.state_size else {}
-        self.dump(purpose, observations=observations, **remembered)
-        return self._forward(observations, state)
-
-    def learn(
-        self, rollout: Rollout, learning_rate: float, acted: Sequence[Activations] | None = None
-    ) -> tf.Tensor:
-        """Update the shared weights and copy them here; returns the gradient's norm before clipping.
-
-        `acted` are the activations of acting at each step. Without them, the network goes forward
-        once more, and the rollout may have any number of environments.
-        """
-        rate = np.float32(learning_rate)
-        if acted is None:
-            told, loss, new = self._learner.learn_anew(self._local, rollout, rate)
-        elif self._learner.is_vector:
-            parts = [part.ravel() for part in rollout]
-            block = np.concatenate([*parts, [rate]], dtype=np.float32)
-            told, loss, new = self._learn(self._local, block)
-        else:
-            told, loss, new = self._learn(rollout, rate, acted)
-        _raise_unless_finite(loss, "loss")
-        if not told.shape.rank:
-            _raise_unless_finite(told, "gradient")
-        if new:
-            self._take(new)
-        return told
-
-    def take(self, block: np.ndarray) -> None:
-        """Replace all weights by those of which `vectors.packed` made this block."""
-        new = vectors.unpacked(block, self._local)
-        if self._learner.is_vector:
-            self._take(new)
-        else:
-            network.assign(self.weights, new)
-
-    def _take(self, new: Weights) -> None:
-        self._local = new
-        for name, tensor in new.items():
-            self._held[name][:] = np.frombuffer(tensor, np.float32)
-
-    def measure(self, rollout: Rollout) -> Measurement:
-        measured = self._learner.measure(self._local, rollout)
-        scalars, *arrays = tf.nest.map_structure(lambda tensor: tensor.numpy(), measured)
-        return Measurement({name: float(x) for name, x in scalars.items()}, *arrays)
-
-
-def _raise_unless_finite(number: tf.Tensor, name: str) -> None:
-    """What XLA has compiled could not raise it."""
-    if not math.isfinite(number.numpy()):
-        tf.debugging.check_numerics(number, f"{name} not finite")
-
-
-def traced(function: Any, *arguments: object, **options: bool) -> Any:
-    # Without the lambda, a concrete function would require arguments that have a default.
-    # No loop of ours is over a tensor, and looking for some would make tracing a third slower.
-    made = tf.function(lambda *given: function(*given), autograph=False, **options)
-    return made.get_concrete_function(*arguments)
 
 
 def copy_of(weights: Weights) -> Weights:

@@ -9,20 +9,21 @@ LSTM follows the last hidden layer (§5.1); `mlp` has one for each head, since i
 (§9).
 
 A network is a function that calls the layers it is given: those of `kernels.Layers` compute outputs
-and gradients, those of `_Shapes` shapes. `tests/tools/oracle.py` has the networks in plain NumPy.
+and gradients, those of `vectors` outputs in NumPy, those of `_Shapes` shapes. `tests/tools/oracle.py`
+has the networks once more, in plain NumPy.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from a3c.agent import kernels
-from a3c.agent.kernels import Activations, Memory, Weights
 from a3c.agent.policy import policy_of
 from a3c.contract import Subject
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def nature(layer: Any, x: Any, subject: Subject) -> tuple[Any, Any]:
@@ -106,31 +107,7 @@ def state_size(subject: Subject) -> int:
     return 2 * subject.lstm_units * (2 if subject.network == "mlp" else 1)
 
 
-class Predictions(NamedTuple):
-    """What a network computes for B observations."""
-
-    outputs: tf.Tensor  # (B, n_outputs), the policy's
-    values: tf.Tensor  # (B,)
-    state: tf.Tensor  # (K, state_size) after the last of them
-    activations: dict[str, tf.Tensor]  # each hidden layer's output
-
-
-def forward(
-    subject: Subject,
-    weights: Weights,
-    observations: tf.Tensor,
-    memory: Memory,
-    computed: Activations | None = None,
-) -> Predictions:
-    """Observations: (B, 84, 84, 4) uint8 or (B, n) float32; `memory` and `computed` are as in
-    `kernels.Layers`.
-    """
-    layers = kernels.Layers(weights, memory, computed)
-    outputs, values = NETWORKS[subject.network](layers, observations, subject)
-    return Predictions(outputs, values[:, 0], layers.new_state(), layers.activations)
-
-
-def assign(variables: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
+def assign(variables: Mapping[str, "tf.Variable"], arrays: Mapping[str, np.ndarray]) -> None:
     """Assign to each variable the array of its name; ValueError if names or shapes differ."""
     check_shapes({name: tuple(variable.shape) for name, variable in variables.items()}, arrays)
     for name, variable in variables.items():

@@ -4,16 +4,21 @@
     Gaussian      continuous actions: the outputs are the mean and the log of the standard deviation
                   (sd) in each dimension
 
-Drawing is NumPy's, from a generator that is handed in; what is differentiated is TensorFlow's.
+Drawing is NumPy's, from a generator that is handed in. What is differentiated is TensorFlow's; it is
+imported only there, because environment processes draw actions too, and they never load it.
 """
 
 import math
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import tensorflow as tf
 
 from a3c.contract import Subject
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+LIMIT_OF_LOG_SD = 20.0  # a policy whose sd is beyond e^±20 keeps finite losses and gradients
 
 
 class Categorical:
@@ -29,9 +34,17 @@ class Categorical:
         """The policy's outputs, from the last hidden layer."""
         return layer.linear("policy", x, self._n_actions)
 
+    def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
+        """Draw what so many actions need: (..., n)."""
+        return generator.gumbel(size=(*shape, self._n_actions))
+
+    def chosen(self, logits: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """One action a row, by the Gumbel-max trick: (K, n), (K, n) → (K,)."""
+        return (logits + noise).argmax(axis=1).astype(np.int32)
+
     def sample(self, logits: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Draw one action a row by the Gumbel-max trick: (K, n) → (K,)."""
-        return np.argmax(logits + generator.gumbel(size=logits.shape), axis=1).astype(np.int32)
+        """Draw one action a row: (K, n) → (K,)."""
+        return self.chosen(logits, self.noise(generator, len(logits)))
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
         return np.argmax(logits, axis=1).astype(np.int32)
@@ -41,12 +54,16 @@ class Categorical:
         exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
 
-    def log_probabilities(self, logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    def log_probabilities(self, logits: "tf.Tensor", actions: "tf.Tensor") -> "tf.Tensor":
         """log π(a|s) of the actions taken: (T, K, n), (T, K) → (T, K)."""
+        import tensorflow as tf
+
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=actions, logits=logits)
 
-    def entropies(self, logits: tf.Tensor) -> tf.Tensor:
+    def entropies(self, logits: "tf.Tensor") -> "tf.Tensor":
         """H(π(s)), in nats: (T, K, n) → (T, K)."""
+        import tensorflow as tf
+
         # log_softmax is finite for all finite logits, so 0 · log 0 gives 0, as it should.
         log_all = tf.nn.log_softmax(logits)
         return -tf.reduce_sum(tf.exp(log_all) * log_all, axis=-1)
@@ -77,23 +94,34 @@ class Gaussian:
         """The means and the logs of the sd, each (..., n), of NumPy's or TensorFlow's outputs."""
         return outputs[..., : self._n], outputs[..., self._n :]
 
+    def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
+        """Draw what so many actions need: (..., n)."""
+        return generator.standard_normal((*shape, self._n))
+
+    def chosen(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """One action a row: (K, 2n), (K, n) → (K, n)."""
+        means, log_sds = self.split(outputs)
+        return (means + np.exp(log_sds) * noise).astype(np.float32)
+
     def sample(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Draw one action a row: (K, 2n) → (K, n)."""
-        means, log_sds = self.split(outputs)
-        noise = generator.standard_normal(means.shape)
-        return (means + np.exp(log_sds) * noise).astype(np.float32)
+        return self.chosen(outputs, self.noise(generator, len(outputs)))
 
     def likeliest(self, outputs: np.ndarray) -> np.ndarray:
         return self.split(outputs)[0]
 
-    def log_probabilities(self, outputs: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    def log_probabilities(self, outputs: "tf.Tensor", actions: "tf.Tensor") -> "tf.Tensor":
         """log π(a|s) of the actions taken: (T, K, 2n), (T, K, n) → (T, K)."""
+        import tensorflow as tf
+
         means, log_sds = self.split(outputs)
         z = (actions - means) * tf.exp(-log_sds)
         return -tf.reduce_sum(0.5 * tf.square(z) + log_sds + 0.5 * math.log(2 * math.pi), axis=-1)
 
-    def entropies(self, outputs: tf.Tensor) -> tf.Tensor:
+    def entropies(self, outputs: "tf.Tensor") -> "tf.Tensor":
         """H(π(s)), in nats: (T, K, 2n) → (T, K)."""
+        import tensorflow as tf
+
         _, log_sds = self.split(outputs)
         return tf.reduce_sum(log_sds + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 

@@ -1,19 +1,19 @@
 """What makes the network for vectors fast. A reader may skip it.
 
-Such a network is so small that handing arrays to TensorFlow takes longer than its arithmetic. So a
-worker acts in NumPy, and learns in one compiled call with few arguments: all weights are one block,
-all of RMSProp's statistics another, and a rollout a third. (Each variable costs a compiled call
-about as much as its arithmetic.)
+Such a network is so small that handing arrays to TensorFlow takes longer than its arithmetic. So it
+acts in NumPy, in the environments' processes (see `collectors`), and a worker learns in one compiled
+call with few arguments: all weights are one block, all of RMSProp's statistics another, and a rollout
+a third. (Each variable costs a compiled call about as much as its arithmetic.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from a3c.agent import network as networks
-from a3c.agent.kernels import LIMIT_OF_LOG_SD
+from a3c.agent.collector import Acted
+from a3c.agent.policy import LIMIT_OF_LOG_SD, policy_of
 from a3c.contract import Subject
 
 BLOCK = "block"  # takes the place of the weights' names
@@ -40,35 +40,34 @@ def by_name(
     return {name: views[name] for name in shapes}
 
 
-def packed(tensors: Any) -> tf.Tensor:
-    """All tensors of a structure, one behind the other; those of a dict are sorted by name."""
-    return tf.concat([tf.reshape(x, (-1,)) for x in tf.nest.flatten(tensors)], axis=0)
+class Network:
+    """A network for vectors in NumPy; implements `collector.Network`."""
 
-
-def unpacked(block: tf.Tensor, specs: Any) -> Any:
-    """The structure of which `packed` made the block; `specs` has its shapes."""
-    shapes = [spec.shape for spec in tf.nest.flatten(specs)]
-    parts = tf.split(block, [shape.num_elements() for shape in shapes])
-    tensors = [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
-    return tf.nest.pack_sequence_as(specs, tensors)
-
-
-class Forward:
-    """The forward pass of a network for vectors, in NumPy."""
-
-    def __init__(self, subject: Subject, weights: Mapping[str, np.ndarray]) -> None:
-        """The weights may change."""
+    def __init__(
+        self,
+        subject: Subject,
+        weights: Mapping[str, np.ndarray],
+        dump: Callable[..., None] = lambda purpose, **arrays: None,
+    ) -> None:
+        """The weights may change. What is computed is handed to `dump`."""
+        self.policy, self.state_size = policy_of(subject), networks.state_size(subject)
+        self.dump = dump
         self._subject, self._weights = subject, weights
 
-    def __call__(
-        self, observations: np.ndarray, state: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(K, n), (K, n_state) → the policy's outputs (K, n_outputs), the values (K,), the new state."""
+    def act(self, observations: np.ndarray, state: np.ndarray) -> Acted:
+        return self._forward("act", observations, state)
+
+    def evaluate_last(self, observations: np.ndarray, state: np.ndarray) -> np.ndarray:
+        return self._forward("last", observations, state).values
+
+    def _forward(self, purpose: str, observations: np.ndarray, state: np.ndarray) -> Acted:
+        remembered = {"state": state} if self.state_size else {}
+        self.dump(purpose, observations=observations, **remembered)
         layers = _Layers(self._weights, state)
         # What is not finite is found in the loss.
         with np.errstate(all="ignore"):
             outputs, values = networks.mlp(layers, observations, self._subject)
-        return outputs, values[:, 0], layers.new_state()
+        return Acted(outputs, values[:, 0], layers.new_state(), {})
 
 
 class _Layers:

@@ -4,12 +4,13 @@ A rollout of T = steps_per_update steps of the worker's K environments takes T +
 network (`learner`): `act` T times and `learn` once. Two calls are rare: `evaluate_last` where a time
 limit cut an episode off, and `measure` for every 100th rollout of worker 0, at first every 10th.
 
-The rollouts come from a `Collector`, in this thread, or from one on another machine. Either way the
-update is made here, and is counted at once.
+The rollouts come from a `Collector` in this thread, from those in the environments' processes, or
+from another machine. In each case the update is made here, and is counted at once.
 """
 
 import contextlib
 import functools
+import math
 import traceback
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
@@ -52,10 +53,9 @@ class MainThreadLink(NamedTuple):
 
 
 class Source(Protocol):
-    """Where a worker's rollouts come from; `collector.Collector` implements this."""
+    """Where a worker's rollouts come from: environments here (`source`) or elsewhere."""
 
     n_steps_per_rollout: int
-    episode_value_mean: float
 
     @property
     def position(self) -> WorkerPosition: ...
@@ -86,11 +86,8 @@ class Worker:
         self.position = source.position
         # The local weights were copied before any worker ran.
         self._n_updates_at_copy = shared.counters.read().updates
-
-    @property
-    def episode_value_mean(self) -> float:
-        """The mean value in the episode that ended last."""
-        return self.source.episode_value_mean
+        # The mean value in the episode that ended last. The main thread logs it.
+        self.episode_value_mean = math.nan
 
     def run(self) -> None:
         """Work until the run has its steps or is stopped; the first error stops all workers."""
@@ -136,6 +133,8 @@ class Worker:
                 for game in collected.games:
                     self._report(game._replace(step=counts.steps))
                 self.position = collected.position
+                if not math.isnan(collected.value_mean):
+                    self.episode_value_mean = collected.value_mean
             n_rollouts += 1
 
     def _learning_rate(self, n_steps_done: int) -> float:

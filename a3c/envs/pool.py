@@ -1,21 +1,24 @@
 """The environments of one worker: they run in other processes, and it steps them together."""
 
 import functools
+import json
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from a3c.contract import EnvDescription, Game, Replaced, Step
+from a3c.contract import Collecting, EnvDescription, Game, Replaced, Step
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import make_env
+from a3c.envs.memory import SharedMemory
 from a3c.envs.process import CLOSING_SECONDS, Connection, EnvError, EnvProcess
-from a3c.envs.serve import RESET, STEP, Share, SharedMemory
+from a3c.envs.serve import COLLECT, RESET, STEP, Share
 from a3c.settings.params import Params
 
 
 class Pool:
-    """Implements `contract.Environments`, for one thread at a time.
+    """Implements `contract.EnvProcesses`, for one thread at a time.
 
     A process that dies, hangs or raises is replaced as long as the fleet allows it, and the new one
     begins new games. The step that it broke in is lost, and so is a game that ended in it. Beyond
@@ -32,18 +35,22 @@ class Pool:
         n_slots: int,
         first_games: Sequence[int],
         fleet: Fleet,
+        collecting: Collecting | None = None,
     ) -> None:
         """Start the processes, without waiting until they have built their environments."""
         assert len(first_games) == n_envs
         self._params, self._worker, self._fleet = params, worker, fleet
-        self._memory = SharedMemory(description, n_slots, n_envs)
+        self._collecting = collecting
+        self._memory = SharedMemory(description, n_slots, n_envs, collecting)
         self._rows = self._memory.rows()
         self.observations = self._rows.observations
         self.final_observations = self._rows.final_observations
-        self.next_games = list(first_games)
-        # Environments without a step in their present game: `next_games` still has that game.
-        self._unstepped = set(range(n_envs))
+        self.arrays: dict[str, np.ndarray] = {}
+        if collecting:
+            self.arrays = self._memory.arrays() | {"observations": self.observations}
+        self._rows.next_games[:] = first_games
         # As of the latest bell: what a process wrote before it broke does not count.
+        self.next_games = list(first_games)
         self._n_frames_heard = np.zeros(n_envs, np.int64)
         self._replaced: list[Replaced] = []
         self._is_ready = False
@@ -79,8 +86,15 @@ class Pool:
         rows.actions[:] = actions
         for connection in self._connections:
             connection.request(STEP, slot)
-        games = self._hear_all(slot, is_step=True)
+        games = [Game(*game) for _, ended in self._hear_all(slot) for game in ended or ()]
         return Step(rows.rewards.copy(), rows.terminated.copy(), rows.truncated.copy(), games)
+
+    def collect(self, asked: object) -> list[tuple[range, Any]]:
+        """Have each process collect a rollout; returns what each that did not break says of it."""
+        request = json.dumps(asked).encode()
+        for connection in self._connections:
+            connection.request(COLLECT, len(request), request)
+        return self._hear_all(len(self.observations) - 1)
 
     def take_replaced(self) -> list[Replaced]:
         """Return what was replaced since the last call, also in steps that then failed."""
@@ -93,38 +107,30 @@ class Pool:
 
     def _connect(self, envs: range, process: EnvProcess) -> Connection:
         makes = [
-            functools.partial(make_env, self._params, self._worker, env, self.next_games[env])
-            for env in envs
+            functools.partial(make_env, self._params, self._worker, env, int(first))
+            for env, first in zip(envs, self._rows.next_games[envs], strict=True)
         ]
         which = (
             f"environments {envs[0]} to {envs[-1]}" if len(envs) > 1 else f"environment {envs[0]}"
         )
         fleet, name = self._fleet, f"worker {self._worker}, {which}"
         fraction_seen = fleet.fraction_seen if fleet.see else 0.0
-        share = Share(envs, makes, self._memory, name, fraction_seen)
+        share = Share(envs, makes, self._memory, name, fraction_seen, self._collecting)
         return Connection(share, process, fleet.timeout_seconds, fleet.is_stopped, fleet.see)
 
-    def _hear_all(self, slot: int | None = None, is_step: bool = False) -> list[Game]:
-        """Wait for every bell, and replace what broke; its new games begin in `slot`, if given."""
-        games: list[Game] = []
+    def _hear_all(self, slot: int | None = None) -> list[tuple[range, Any]]:
+        """Wait for every bell, and return what came with each; replace what broke, whose new games
+        begin in `slot`, if given.
+        """
+        heard = []
         for number, connection in enumerate(self._connections):
             try:
-                ended = connection.receive()
+                heard.append((connection.share.envs, connection.receive()))
             except EnvError as error:
                 self._replace(number, slot, error)
-                continue
-            if is_step and self._unstepped:
-                for env in self._unstepped.intersection(connection.share.envs):
-                    self.next_games[env] += 1
-                self._unstepped.difference_update(connection.share.envs)
-            for game in ended:
-                if game.length == 0:  # it ended during the no-ops of its start
-                    self.next_games[game.env] += 1
-                else:
-                    self._unstepped.add(game.env)
-            games += ended
         self._n_frames_heard[:] = self._rows.n_frames
-        return games
+        self.next_games = self._rows.next_games.tolist()
+        return heard
 
     def _replace(self, number: int, slot: int | None, error: EnvError) -> None:
         """Put a new process in the place of a broken one, again and again until one works."""
@@ -137,11 +143,9 @@ class Pool:
             # What the process wrote since the latest bell does not count.
             self._rows.clear(rows)
             self._rows.n_frames[rows] = self._n_frames_heard[rows]
-            for env in envs:
-                # The process may have begun another game just before it broke. That game is skipped
-                # as well, so that its random numbers are not used twice.
-                self.next_games[env] += 2 if env in self._unstepped else 1
-                self._unstepped.add(env)
+            # The process may have begun that game just before it broke. It is skipped, so that its
+            # random numbers are not used twice.
+            self._rows.next_games[rows] += 1
             process = EnvProcess()
             try:
                 connection = self._connections[number] = self._connect(envs, process)

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from a3c.contract import Game
 from a3c.envs.serve import ANSWER, ERROR, PICTURE, REQUEST, SIZE, Share, serve
 from a3c.machine.stopping import Stopped, kept_from_new_threads
 
@@ -100,6 +99,7 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._patience_seconds = max(timeout_seconds, LEAST_BUILDING_SECONDS)
         self._is_stopped = is_stopped
+        self._frames = share.memory.rows().n_frames[share.envs.start : share.envs.stop]
         try:
             self._socket, theirs = socket.socketpair()
             self._socket.settimeout(POLL_SECONDS)
@@ -110,14 +110,18 @@ class Connection:
         # Multiprocessing waits for all processes at exit, and this one waits for us to hang up.
         atexit.register(self.end)
 
-    def request(self, what: int, slot: int) -> None:
-        """Ask for a RESET, or a STEP with the actions in the memory; observations go to `slot`."""
+    def request(self, what: int, n: int, more: bytes = b"") -> None:
+        """Ask for a RESET, or a STEP with the actions in the memory; observations go to slot n.
+
+        Or ask for a COLLECT, with n more bytes.
+        """
         # If the process is dead, `receive` will say so, and can still read its last message.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendall(REQUEST.pack(what, slot))
+            self._socket.sendall(REQUEST.pack(what, n) + more)
 
-    def receive(self) -> list[Game]:
-        """Wait for the bell, and return the games that ended in a step.
+    def receive(self) -> Any:
+        """Wait for the bell, and return its message: the games that ended in a step, if any, or what
+        the collector says.
 
         EnvError if the process broke, Stopped if the run was stopped meanwhile.
         """
@@ -136,18 +140,20 @@ class Connection:
         if kind == ERROR:
             raise EnvError(content.decode().strip())
         self._patience_seconds = self._timeout_seconds
-        return [Game(*game) for game in json.loads(content)] if content else []
+        return json.loads(content) if content else None
 
     def _receive_exactly(self, n_bytes: int) -> bytes:
-        data, n_polls = b"", 0
+        data, n_polls, n_frames = b"", 0, self._frames.sum()
         while len(data) < n_bytes:
             try:
                 more = self._socket.recv(n_bytes - len(data))
             except TimeoutError:
                 if self._is_stopped():
                     raise Stopped from None
-                # Polls are counted, because the time may include a suspension of the machine.
-                n_polls += 1
+                # Polls are counted, because the time may include a suspension of the machine. Each
+                # step of a rollout may take all of the time.
+                n_polls = n_polls + 1 if self._frames.sum() == n_frames else 0
+                n_frames = self._frames.sum()
                 if n_polls * POLL_SECONDS >= self._patience_seconds:
                     seconds = f"{self._patience_seconds:g} s"
                     raise EnvError(f"{self.share.name} has not answered for {seconds}") from None

@@ -1,7 +1,7 @@
 """An environment process, and what passes between it and a worker.
 
 The worker and the processes of its K environments share memory: arrays with a row for each
-environment (`Rows`). A socket only says whose turn it is: requests go to the process, and bells
+environment (`memory.Rows`). A socket only says whose turn it is: requests go to the process, and bells
 return. `observations` has slots 0 to T, so that a whole rollout of T steps lies in one array. This
 is what happens if the process holds the worker's environments 0 and 1:
 
@@ -16,12 +16,18 @@ is what happens if the process holds the worker's environments 0 and 1:
     reads these rows; and so on with slot 2, slot 3, ...
     closes the socket              ->        ends
 
+With a collector in the process, the worker asks for whole rollouts instead, and the bell says what
+came of it:
+
+    COLLECT, 120 bytes, and these  ->        steps slots 1 to T
+                                   <- bell
+
 Where somebody watches, pictures of the frames come before the bell, and a game's end is the last
 picture: no other game begins.
 
 Each side writes only in its own turn. Where an episode ends, the step resets the environment as
 well: `observations` has the first of the next episode, and `final_observations` the last before a
-truncation. A bell may carry text: the games that ended, or an error.
+truncation. A bell may carry a message: the games that ended, what the collector says, or an error.
 """
 
 import contextlib
@@ -35,19 +41,19 @@ import socket
 import struct
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple, TypeAlias
 
 import cv2
 import gymnasium
 import numpy as np
 
-from a3c.contract import EnvDescription
+from a3c.contract import Collecting, Game, Replaced, Step
+from a3c.envs.memory import SharedMemory
 from a3c.envs.score import Score
 from a3c.machine.stopping import SIGNALS
 
-RESET, STEP = range(2)
-REQUEST = struct.Struct("=BI")  # RESET or STEP, and the slot
+RESET, STEP, COLLECT = range(3)
+REQUEST = struct.Struct("=BI")  # RESET or STEP, and the slot; COLLECT, and how many bytes follow
 BELL, ERROR, PICTURE = range(3)
 ANSWER = struct.Struct("=BI")  # BELL, ERROR or PICTURE, and how many bytes follow
 SIZE = struct.Struct("=HH")  # of a picture: its height and width, before its RGB pixels
@@ -55,54 +61,6 @@ SIZE = struct.Struct("=HH")  # of a picture: its height and width, before its RG
 
 class NotFinite(Exception):
     """A reward or an observation is not finite; names the environment, its step and the value."""
-
-
-class Rows(NamedTuple):
-    """The arrays that a worker shares with the processes of its K environments."""
-
-    observations: np.ndarray  # (n_slots, K, ...)
-    final_observations: np.ndarray  # (K, ...): the last before a truncation
-    # (K,) int32 or, if they are continuous, (K, n) float32; the worker writes this one, and the
-    # processes the others
-    actions: np.ndarray
-    rewards: np.ndarray  # (K,) float32
-    terminated: np.ndarray  # (K,) bool
-    truncated: np.ndarray  # (K,) bool
-    n_frames: np.ndarray  # (K,) int64: stepped so far, also by processes that were replaced
-
-    def clear(self, envs: slice) -> None:
-        """Set these environments' rewards to 0 and their ends to False."""
-        self.rewards[envs] = 0
-        self.terminated[envs] = self.truncated[envs] = False
-
-
-class SharedMemory:
-    """Memory for `Rows`, without a name, so that a killed run leaves none behind.
-
-    It can only be handed to a process while that is being started.
-    """
-
-    def __init__(self, description: EnvDescription, n_slots: int, n_envs: int) -> None:
-        shape, dtype = description.observation_shape, description.observation_dtype
-        n, is_continuous = description.n_actions, description.is_continuous
-        of_actions = ("float32", (n_envs, n)) if is_continuous else ("int32", (n_envs,))
-        self._layout = np.dtype(
-            [
-                ("observations", dtype, (n_slots, n_envs, *shape)),
-                ("final_observations", dtype, (n_envs, *shape)),
-                ("actions", *of_actions),
-                ("rewards", "float32", (n_envs,)),
-                ("terminated", "bool", (n_envs,)),
-                ("truncated", "bool", (n_envs,)),
-                ("n_frames", "int64", (n_envs,)),
-            ],
-            align=True,
-        )
-        self._bytes = RawArray("B", self._layout.itemsize)
-
-    def rows(self) -> Rows:
-        whole = np.frombuffer(self._bytes, self._layout)
-        return Rows(*(whole[name][0] for name in Rows._fields))
 
 
 class Share(NamedTuple):
@@ -113,6 +71,7 @@ class Share(NamedTuple):
     memory: SharedMemory
     name: str  # of the worker and the environments, for messages
     fraction_seen: float = 0.0  # of the frames, the fraction whose pictures the worker gets
+    collecting: Collecting | None = None
 
 
 def serve(shares: Sequence[tuple[socket.socket, Share]]) -> None:
@@ -137,14 +96,14 @@ def serve(shares: Sequence[tuple[socket.socket, Share]]) -> None:
         error = f"{server.share.name} failed:{told}"
         for each in servers.values():
             prefix = "" if each is server else f"{each.share.name} shared a process: "
-            each.ring(prefix + error, is_error=True)
+            each.ring((prefix + error).encode(errors="backslashreplace"), is_error=True)
 
 
 _Env: TypeAlias = tuple[int, gymnasium.Env, Score]  # with its row in the memory
 
 
 class _Server:
-    """What a process does for one of its workers."""
+    """What a process does for one of its workers; implements `contract.Environments` for a collector."""
 
     def __init__(self, worker: socket.socket, share: Share) -> None:
         self._worker = worker
@@ -152,37 +111,90 @@ class _Server:
         self._envs: list[_Env] = []
 
     def build(self) -> None:
-        self._rows = self.share.memory.rows()
+        memory, envs = self.share.memory, self.share.envs
+        self._rows, self._ours = memory.rows(), slice(envs.start, envs.stop)
+        self.observations = self._rows.observations[:, self._ours]
+        self.final_observations = self._rows.final_observations[self._ours]
+        self._unstepped = list(envs)  # environments without a step in their present game
         watched: dict[str, Any] = {}
         if self.share.fraction_seen:
             # Pygame, which draws CartPole, looks for a display even to draw in memory, and greets.
             os.environ |= {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
             watched = {"see": self._show, "fraction_seen": self.share.fraction_seen}
-        for row, make in zip(self.share.envs, self.share.makes, strict=True):
+        for row, make in zip(envs, self.share.makes, strict=True):
             env = make(**watched)
             score: Any = env
             while not isinstance(score, Score):
                 score = score.env
             score.n_frames = int(self._rows.n_frames[row])  # by processes that this one replaces
             self._envs.append((row, env, score))
+        if self.share.collecting:
+            arrays = memory.arrays() | {"observations": self._rows.observations}
+            self._collect = self.share.collecting.collector(self, arrays, self._ours)
         self.ring()
 
     def answer(self) -> bool:
         """Do what the next request asks for; False if the worker has hung up instead."""
-        request = b""
-        with contextlib.suppress(OSError):
-            request = self._worker.recv(REQUEST.size, socket.MSG_WAITALL)
+        request = self._receive(REQUEST.size)
         if not request:
             return False
-        what, slot = REQUEST.unpack(request)
-        self._reset(slot, self._envs if what == RESET else self._step(slot))
+        what, n = REQUEST.unpack(request)
+        told: object = None
+        if what == RESET:
+            self.reset(n)
+        elif what == STEP:
+            told = self._step_all(n)
+        elif asked := self._receive(n):
+            told = self._collect(json.loads(asked))
+        self.ring(json.dumps(told).encode() if told else b"")
+        return True
+
+    def _receive(self, n_bytes: int) -> bytes:
+        with contextlib.suppress(OSError):
+            return self._worker.recv(n_bytes, socket.MSG_WAITALL)
+        return b""
+
+    @property
+    def n_frames(self) -> int:
+        return int(self._rows.n_frames[self._ours].sum())
+
+    @property
+    def next_games(self) -> list[int]:
+        return self._rows.next_games[self._ours].tolist()
+
+    def take_replaced(self) -> Sequence[Replaced]:
+        return ()
+
+    def reset(self, slot: int) -> None:
+        self._reset(slot, self._envs)
+        self._count_frames()
+
+    def step(self, actions: np.ndarray, slot: int) -> Step:
+        rows, ours = self._rows, self._ours
+        rows.actions[ours] = actions
+        games = self._step_all(slot)
+        return Step(rows.rewards[ours], rows.terminated[ours], rows.truncated[ours], games)
+
+    def _step_all(self, slot: int) -> list[Game]:
+        """Step each environment, and reset those whose episode ended; returns the games that ended."""
+        if self._unstepped:
+            self._rows.next_games[self._unstepped] += 1
+            self._unstepped = []
+        self._reset(slot, self._step(slot))
+        self._count_frames()
         games = []
         for row, _, score in self._envs:
+            for game in score.take_finished():
+                games.append(game)
+                if game.length:
+                    self._unstepped.append(row)
+                else:  # it ended during the no-ops of its start
+                    self._rows.next_games[row] += 1
+        return games
+
+    def _count_frames(self) -> None:
+        for row, _, score in self._envs:
             self._rows.n_frames[row] = score.n_frames
-            if what == STEP:
-                games += score.take_finished()
-        self.ring(json.dumps(games) if games else "")
-        return True
 
     def _step(self, slot: int) -> list[_Env]:
         """Step each environment; returns those whose episode ended and that go on."""
@@ -220,8 +232,8 @@ class _Server:
                 value = values[row][tuple(place)]
                 raise NotFinite(f"{which} is {value} at step {score.length} of its game")
 
-    def ring(self, text: str = "", is_error: bool = False) -> None:
-        self._send(ERROR if is_error else BELL, text.encode(errors="backslashreplace"))
+    def ring(self, message: bytes = b"", is_error: bool = False) -> None:
+        self._send(ERROR if is_error else BELL, message)
 
     def _show(self, picture: np.ndarray) -> None:
         self._send(PICTURE, SIZE.pack(*picture.shape[:2]) + picture.tobytes())

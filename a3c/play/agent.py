@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from a3c.agent import moments, network
-from a3c.agent.kernels import Memory
+from a3c.agent.kernels import Memory, forward
 from a3c.agent.policy import Categorical, policy_of
 from a3c.contract import Moments, Snapshot, Subject
 from a3c.envs import make
@@ -47,7 +47,7 @@ class Agent:
         dtype = tf.float32 if subject.network == "mlp" else tf.uint8
 
         def predict(observations: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            predictions = network.forward(subject, self._weights, observations, Memory(state))
+            predictions = forward(subject, self._weights, observations, Memory(state))
             return predictions.outputs, predictions.values, predictions.state
 
         # What the agent remembers at the start of a game.

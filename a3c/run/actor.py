@@ -39,6 +39,7 @@ class Actor:
 
     def begin(self, setup: Setup) -> str:
         """Start TensorFlow and the environments; returns the machine's name."""
+        from a3c.agent import collectors
         from a3c.envs.fleet import Fleet
         from a3c.envs.pool import Pool
         from a3c.machine import cores, tensorflow_process
@@ -49,36 +50,41 @@ class Actor:
         fleet = Fleet(1, n_envs, params.env_timeout_seconds, restarts_a_minute=10)
         n_slots, games = params.steps_per_update + 1, setup.position.next_games
         # The environments are built while TensorFlow is imported.
-        pool = Pool(params, setup.description, setup.worker, n_envs, n_slots, games, fleet)
+        how = collectors.collecting(params, setup.subject)
+        self.pool = Pool(
+            params, setup.description, setup.worker, n_envs, n_slots, games, fleet, how
+        )
         tensorflow_process.keep_freed_memory()
         with tensorflow_process.hushed(), kept_from_new_threads():
             tensorflow_process.start_tensorflow()
         from a3c.agent import blocks, network, vectors
-        from a3c.agent.collector import Collector
-        from a3c.agent.learner import Learner, LocalNetwork
+        from a3c.agent.learner import Learner
+        from a3c.agent.source import local_source
 
         shapes = network.weight_shapes(setup.subject)
         zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
         sender = blocks.Sender(vectors.held(params.network, zeros))
-        learner = Learner(sender, params, setup.subject, pool.observations)
-        local = LocalNetwork(sender, learner)
+        learner = Learner(sender, params, setup.subject, self.pool.observations)
         generator = np.random.default_rng()
         generator.bit_generator.state = setup.position.generator
         self._env_restarts: list[str] = []
-        self._collector = Collector(
-            local, pool, params, generator, lambda restart: self._env_restarts.append(restart.why)
+        self._source = local_source(
+            learner,
+            self.pool,
+            params,
+            generator,
+            lambda restart: self._env_restarts.append(restart.why),
         )
-        self._take = local.take
-        self._collector.begin()
+        self._source.begin()
         return platform.node()
 
     def collect(
         self, number: int, weights: np.ndarray, moments: Mapping[str, Moments]
     ) -> tuple[np.ndarray, Answer]:
         """Collect a rollout under these weights and moments; returns its gradients as a block."""
-        self._take(weights)
-        collected = self._collector.collect(moments)
-        block: Any = self._collector.learn(0.0)  # the rate is for those who apply it
+        self._source.local.take(weights)
+        collected = self._source.collect(moments)
+        block: Any = self._source.learn(0.0)  # the rate is for those who apply it
         restarts, self._env_restarts[:] = self._env_restarts[:], []
         return block.numpy(), Answer(number, collected, restarts)
 

@@ -41,8 +41,6 @@ class RemoteError(Exception):
 class RemoteCollector:
     """Implements `worker.Source`."""
 
-    episode_value_mean = math.nan  # worker 0's is logged, which is here
-
     def __init__(
         self,
         setup: Setup,

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
+from a3c.agent import collectors
 from a3c.contract import EnvDescription, Subject
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import UnsupportedEnv, describe_env
@@ -161,12 +162,15 @@ def _run(
     open_things.callback(say_how_to_go_on, folder, params)
 
     # The environment processes start while TensorFlow is imported.
+    collecting = collectors.collecting(params, subject)
     pools: list[Pool] = []
     open_things.callback(close_all, pools)
     for worker in range(n_local):
         first_games = start.first_games(worker, n_envs)
         n_slots = params.steps_per_update + 1
-        pools.append(Pool(params, description, worker, n_envs, n_slots, first_games, fleet))
+        pools.append(
+            Pool(params, description, worker, n_envs, n_slots, first_games, fleet, collecting)
+        )
     with hushed():
         from a3c.run import training
     return folder.path, training.train(params, subject, pools, folder, start, signals, remote)

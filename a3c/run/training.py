@@ -8,9 +8,9 @@ import numpy as np
 
 from a3c.agent import moments, network
 from a3c.agent.blocks import Receiver
-from a3c.agent.collector import Collector
-from a3c.agent.learner import Learner, LocalNetwork
+from a3c.agent.learner import Learner
 from a3c.agent.shared import SharedState
+from a3c.agent.source import local_source
 from a3c.agent.worker import MainThreadLink, Worker
 from a3c.contract import EnvDescription, Subject, WorkerPosition
 from a3c.envs.pool import Pool
@@ -93,9 +93,8 @@ def build_workers(run: Run, pools: Sequence[Pool]) -> list[Worker]:
     workers = []
     for worker, pool in enumerate(pools):
         generator = _generator_of(run, worker)
-        local = LocalNetwork(shared, learner)
-        collector = Collector(local, pool, params, generator, main.report, main.stop.is_set)
-        workers.append(Worker(worker, shared, collector, params, main))
+        source = local_source(learner, pool, params, generator, main.report, main.stop.is_set)
+        workers.append(Worker(worker, shared, source, params, main))
     return workers
 
 

@@ -228,9 +228,9 @@ RECORDING = """
 import sys
 import numpy
 import train
-from a3c.agent import learner
+from a3c.agent import local
 
-kept, learn = [], learner.LocalNetwork.learn
+kept, learn = [], local.LocalNetwork.learn
 
 def learn_and_keep(self, *arguments):
     norm = learn(self, *arguments)
@@ -238,7 +238,7 @@ def learn_and_keep(self, *arguments):
     kept.append({name: numpy.array(weight) for name, weight in self.weights.items()})
     return norm
 
-learner.LocalNetwork.learn = learn_and_keep
+local.LocalNetwork.learn = learn_and_keep
 status = train.main(sys.argv[1:])
 numpy.savez("weights", **{f"{i}/{name}": w for i, ws in enumerate(kept) for name, w in ws.items()})
 sys.exit(status)

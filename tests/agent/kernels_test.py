@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import kernels, network, optimizer
+from a3c.agent import calls, kernels, network, optimizer
 from a3c.agent.learner import Learner
 from a3c.agent.shared import SharedState
 from a3c.settings.params import Params
@@ -42,7 +42,7 @@ def test_computed_activations_give_the_same_gradients(name: str, lstm_units: int
     def gradients(computed: kernels.Activations | None) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            predictions = network.forward(subject, weights, x, memory, computed)
+            predictions = kernels.forward(subject, weights, x, memory, computed)
             loss = tf.reduce_sum(tf.sin(predictions.outputs)) + tf.reduce_sum(predictions.values**2)
         activations.update(predictions.activations)
         return tape.gradient(loss, weights)
@@ -114,7 +114,7 @@ def test_the_dense_layer_below_an_lstm_has_a_product_too() -> None:
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(weights)
         memory = kernels.Memory(tf.fill((1, 16), 0.5), tf.constant([[1.0], [0.0], [1.0]]))
-        predictions = network.forward(subject, weights, tf.constant(images), memory)
+        predictions = kernels.forward(subject, weights, tf.constant(images), memory)
         loss = tf.reduce_sum(tf.sin(predictions.outputs)) + tf.reduce_sum(predictions.values**2)
     ours = kernels.gradients(tape, loss, weights, predictions.activations)
     assert [name for name in ours if isinstance(ours[name], kernels.Product)] == ["dense_kernel"]
@@ -141,7 +141,7 @@ def test_bound_functions_do_what_traced_ones_do(no_xla: bool) -> None:
     """Parity: acting and learning without TensorFlow's handling of arguments and with it, to the bit."""
     rollout = random_rollout(3, images=True)
     moved = []
-    for bind in (kernels.bound, functools.partial):
+    for bind in (calls.bound, functools.partial):
         shared = make_shared(100, shapes=IMAGE_SHAPES, rmsprop_epsilon=0.1)
         params = params_with(network="small", no_xla=no_xla)
         learner = Learner(shared, params, IMAGE_SUBJECT, rollout.observations)
@@ -163,6 +163,6 @@ def test_without_the_private_name_a_function_is_called_as_usual() -> None:
     def renamed(weights: int, x: int) -> int:
         return weights + x
 
-    assert kernels.bound(renamed, 1)(2) == kernels.bound(renamed)(1, 2) == 3
+    assert calls.bound(renamed, 1)(2) == calls.bound(renamed)(1, 2) == 3
     learner = Learner(make_shared(100), params_with(), SUBJECT, random_rollout(3).observations)
-    assert kernels.bound(learner.learn) is not learner.learn
+    assert calls.bound(learner.learn) is not learner.learn

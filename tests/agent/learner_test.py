@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent.learner import Learner, LocalNetwork, Rollout
+from a3c.agent.collector import Rollout
+from a3c.agent.learner import Learner
+from a3c.agent.local import LocalNetwork
 from a3c.settings.params import Params
 from tests.tools import oracle, oracle_replay
 from tests.tools.crews import (

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import network, vectors
+from a3c.agent import calls, kernels, network
+from a3c.agent.collector import Acted, Rollout
 from a3c.agent.kernels import Layers, Memory
-from a3c.agent.learner import Acted, Rollout
 from a3c.agent.policy import Categorical
 from a3c.agent.worker import Failure, MainThreadLink
 from a3c.contract import Counts, Snapshot
@@ -160,7 +160,7 @@ def test_policy_and_value_of_vectors_remember_for_themselves() -> None:
         """Which of outputs, value and numbers of the new state depend on this part of the state."""
         state = np.zeros((2, 8), np.float32)
         state[1, part] = 0.5
-        one, other = (network.forward(subject, weights, x, Memory(s[None])) for s in state)
+        one, other = (kernels.forward(subject, weights, x, Memory(s[None])) for s in state)
         parts = zip(one[:3], other[:3], strict=True)
         return [np.ravel(a != b).tolist() for a, b in parts]
 
@@ -307,7 +307,7 @@ def test_learning_anew_from_the_same_rollout_is_learning(recorded: Recorded) -> 
     """Analytic: the gradient's norm is the same with acting's activations and without. The twin begins at zero."""
     rollout = rollouts_of(recorded.calls)[1]
     local, generator = recorded.crew.locals[0], np.random.default_rng(0)
-    drawn = vectors.packed(
+    drawn = calls.packed(
         {
             n: tf.constant(generator.standard_normal(v.shape), tf.float32)
             for n, v in local.weights.items()

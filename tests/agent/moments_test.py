@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import moments, network
+from a3c.agent import kernels, moments
 from a3c.agent.learner import Learner
 from a3c.agent.shared import Counters, SharedState
 from a3c.agent.worker import Failure
@@ -222,7 +222,7 @@ def test_a_rollout_uses_one_copy_and_adds_what_it_acted_on(traced: Traced) -> No
                 np.testing.assert_allclose(
                     last[cut_off], normalised(envs.last[start + t])[cut_off], rtol=1e-5, atol=1e-5
                 )
-                values = network.forward(
+                values = kernels.forward(
                     SUBJECT, learned.weights, tf.constant(last), FORGETFUL
                 ).values
                 expected = expected + GAMMA * np.where(cut_off, values, 0)
@@ -354,7 +354,7 @@ def test_an_agent_at_play_normalises_as_it_was_trained_and_learns_nothing() -> N
         return np.array([*decision.action, decision.value])
 
     def expected(x: Sequence[float]) -> np.ndarray:
-        found = network.forward(SUBJECT, START, tf.constant([x], tf.float32), FORGETFUL)
+        found = kernels.forward(SUBJECT, START, tf.constant([x], tf.float32), FORGETFUL)
         return np.array([*found.outputs[0, :2], found.values[0]])
 
     first = decided()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import network
+from a3c.agent import kernels, network
 from tests.tools import oracle
 from tests.tools.agents import FORGETFUL, subject_of
 
@@ -49,7 +49,7 @@ def assert_computes_what_the_oracle_does(name: str, observations: np.ndarray) ->
     with tf.GradientTape() as tape:
         tape.watch(watched)
         subject = subject_of(name, observations.shape[1:], 6)
-        predictions = network.forward(subject, watched, tf.constant(observations), FORGETFUL)
+        predictions = kernels.forward(subject, watched, tf.constant(observations), FORGETFUL)
         loss = tf.reduce_sum(tf.sin(predictions.outputs)) + tf.reduce_sum(predictions.values**2)
     assert predictions.outputs.shape == (len(observations), 6)
     assert predictions.values.shape == (len(observations),)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import network
+from a3c.agent import kernels, network
 from a3c.agent.policy import Categorical, Gaussian, policy_of
 from a3c.contract import Subject
 from tests.tools.agents import FORGETFUL, subject_of
@@ -127,7 +127,7 @@ def continuous(policy_sd: str) -> Subject:
 
 def outputs_of(subject: Subject, weights: dict, states: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
     """The means and the logs of the sd in some states."""
-    outputs = network.forward(subject, weights, tf.constant(states), FORGETFUL).outputs
+    outputs = kernels.forward(subject, weights, tf.constant(states), FORGETFUL).outputs
     return GAUSSIAN.split(outputs)
 
 
@@ -207,7 +207,7 @@ def test_far_out_everything_stays_finite(
     variables = {n: tf.Variable(w) for n, w in weights.items()}
     policy = policy_of(subject)
     with tf.GradientTape() as tape:
-        outputs = network.forward(subject, variables, tf.constant(STATES), FORGETFUL).outputs
+        outputs = kernels.forward(subject, variables, tf.constant(STATES), FORGETFUL).outputs
         actions = policy.sample(outputs.numpy(), np.random.default_rng(0))
         loss = policy.log_probabilities(outputs, actions) + policy.entropies(outputs)
     np.testing.assert_allclose(policy.split(outputs)[1], np.full((8, N), log_sd), rtol=1e-5)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import network, vectors
-from a3c.agent.kernels import LIMIT_OF_LOG_SD, Memory
+from a3c.agent import kernels, network, vectors
+from a3c.agent.kernels import Memory
+from a3c.agent.policy import LIMIT_OF_LOG_SD
 from a3c.contract import Subject
 from tests.tools.agents import subject_of
 
@@ -133,14 +134,15 @@ def drawn(subject: Subject, n_envs: int) -> tuple[dict[str, np.ndarray], np.ndar
 def in_numpy(
     subject: Subject, weights: dict[str, np.ndarray], seen: np.ndarray, state: np.ndarray
 ) -> list[np.ndarray]:
-    return [*vectors.Forward(subject, weights)(seen, state)]
+    acted = vectors.Network(subject, weights).act(seen, state)
+    return [acted.outputs, acted.values, acted.state]
 
 
 def in_tensorflow(
     subject: Subject, weights: dict[str, np.ndarray], seen: np.ndarray, state: np.ndarray
 ) -> list[np.ndarray]:
     given = {name: tf.constant(w) for name, w in weights.items()}
-    found = network.forward(subject, given, tf.constant(seen), Memory(tf.constant(state)))
+    found = kernels.forward(subject, given, tf.constant(seen), Memory(tf.constant(state)))
     return [found.outputs.numpy(), found.values.numpy(), found.state.numpy()]
 
 

@@ -250,7 +250,7 @@ def test_answers_that_arrive_in_pieces():
         connection.hang_up()
         whole = ANSWER.pack(BELL, len(text)) + text
         connection._socket = Pieces(whole + ANSWER.pack(BELL, 9) + text)
-        assert connection.receive() == [game]
+        assert connection.receive() == [[*game]]
         connection._socket = Pieces(ANSWER.pack(BELL, 99) + text)
         with pytest.raises(EnvError, match="died"):
             connection.receive()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import moments, network
+from a3c.agent import kernels, moments
 from a3c.agent.kernels import Memory
 from a3c.contract import Subject
 from a3c.envs.make import make_env
@@ -33,7 +33,7 @@ def test_a_decision_shows_the_network():
     weights = {name: tf.constant(array) for name, array in make_weights(NUMBERED).items()}
     for seed in range(5):
         observation = np.random.default_rng(seed).standard_normal(3).astype(np.float32)
-        predictions = network.forward(NUMBERED, weights, tf.constant(observation[None]), FORGETFUL)
+        predictions = kernels.forward(NUMBERED, weights, tf.constant(observation[None]), FORGETFUL)
         logits = predictions.outputs.numpy()[0].astype(np.float64)
         wanted = np.exp(logits) / np.exp(logits).sum()
         decision = player.act(observation, greedy=True)
@@ -75,7 +75,7 @@ def test_a_state_goes_from_decision_to_decision():
     seen = np.random.default_rng(1).standard_normal((5, 12)).astype(np.float32)
     weights = {name: tf.constant(array) for name, array in make_weights(PAINTED).items()}
     normalised = moments.normalised(seen, MOMENTS["observations"])
-    at_once = network.forward(
+    at_once = kernels.forward(
         PAINTED,
         weights,
         tf.constant(normalised),

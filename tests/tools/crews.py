@@ -9,9 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from a3c.agent import network
-from a3c.agent.collector import Collector
-from a3c.agent.learner import Learner, LocalNetwork, Rollout
+from a3c.agent.collector import Collector, Rollout
+from a3c.agent.learner import Learner
+from a3c.agent.local import LocalNetwork, local_network
 from a3c.agent.shared import SharedState
+from a3c.agent.source import LocalSource
 from a3c.agent.worker import MainThreadLink, Report, Worker
 from a3c.contract import Counts, Subject
 from a3c.machine.stopping import StopFlag
@@ -57,7 +59,7 @@ def make_local(
     shared: SharedState, observations: np.ndarray, params: Params = PARAMS
 ) -> LocalNetwork:
     subject = SUBJECT if observations.ndim == 3 else IMAGE_SUBJECT
-    return LocalNetwork(shared, Learner(shared, params, subject, observations))
+    return local_network(Learner(shared, params, subject, observations))
 
 
 def act_and_learn(local: LocalNetwork, rollout: Rollout, rate: float) -> tf.Tensor:
@@ -98,7 +100,7 @@ def make_worker(
     main: MainThreadLink,
 ) -> Worker:
     collector = Collector(local, envs, params, generator, main.report, main.stop.is_set)
-    return Worker(number, shared, collector, params, main)
+    return Worker(number, shared, LocalSource(local, collector), params, main)
 
 
 class Crew:
@@ -120,7 +122,7 @@ class Crew:
         self.reports: list[Report] = []
         self.stop = StopFlag()
         self.learner = learner or Learner(shared, params, subject, envs[0].observations)
-        self.locals = [LocalNetwork(shared, self.learner) for _ in envs]
+        self.locals = [local_network(self.learner) for _ in envs]
         main = MainThreadLink(self.stop, self.reports.append)
         self.workers = [
             make_worker(number, shared, local, e, params, np.random.default_rng([0, number]), main)
@@ -156,7 +158,7 @@ def crew_in_turn(n_steps: int, params: Params = PARAMS) -> Crew:
     ]
     crew = Crew(make_shared(n_steps), envs, params)
     crew.workers[0]._stop = first_stop
-    crew.workers[0].source._is_stopped = first_stop.is_set
+    crew.workers[0].source.collector._is_stopped = first_stop.is_set
     return crew
 
 

@@ -38,6 +38,7 @@ class NumberedEnvs:
         self.n_frames = 0
         self.n_steps = 0
         self.next_games = [0] * n_envs
+        self.arrays: dict[str, np.ndarray] = {}  # as of processes that do not collect
         self.replaced: list[Replaced] = []
         self._terminations, self._truncations = terminations, truncations
         self._faults = faults

@@ -12,9 +12,9 @@ import numpy as np
 
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import describe_env
+from a3c.envs.memory import Rows, SharedMemory
 from a3c.envs.pool import Pool, close_all
 from a3c.envs.process import EnvProcess
-from a3c.envs.serve import Rows, SharedMemory
 from a3c.settings.params import Params
 from tests.tools.processes import state_parent_and_session, wait_until
 

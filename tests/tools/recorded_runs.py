@@ -3,6 +3,9 @@
 What is recorded is what passes between a worker and its environments, and what the checkpoints
 before the first update and at the end hold. Whoever judges a run by these two (pinned weights, the
 oracle) knows nothing of what lies between them, and needs no change when that is rewritten.
+
+The worker's thread collects, as with --debug, since nothing would pass otherwise. That processes collect
+the same, bit for bit, is what `collectors_test` and `debug_dump_test` show.
 """
 
 import contextlib
@@ -16,7 +19,7 @@ import numpy as np
 
 import train
 from a3c import contract
-from a3c.agent import network
+from a3c.agent import collectors, network
 from a3c.envs.pool import Pool
 from a3c.machine import tensorflow_process
 from a3c.run import start, training
@@ -96,6 +99,7 @@ def record(
     said = io.StringIO()
     with (
         mock.patch.object(start, "Pool", Recorder),
+        mock.patch.object(collectors, "collecting", return_value=None),
         mock.patch.object(network, "initial_weights", lambda *a: change_initial_weights(draw(*a))),
         mock.patch.object(training, "train", lambda p, *a: train_(change_params(p), *a)),
         # Only a process that has not used TensorFlow yet can configure it.

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from a3c.agent import moments, network
+from a3c.agent import collectors, moments, network
 from a3c.agent.blocks import Receiver
-from a3c.agent.collector import Collector
-from a3c.agent.learner import Learner, LocalNetwork
+from a3c.agent.learner import Learner
 from a3c.agent.shared import SharedState
+from a3c.agent.source import local_source
 from a3c.agent.worker import MainThreadLink, Report, Source, Worker
 from a3c.contract import Collected, Game, Moments, Snapshot, WorkerPosition
 from a3c.envs.fleet import Fleet
@@ -86,7 +86,7 @@ class Actors:
 
     def close_actor(self, actor: Any) -> None:
         if isinstance(actor, Actor):
-            actor._collector._envs.close()
+            actor.pool.close()
 
 
 class Canned:
@@ -134,10 +134,11 @@ def learned(
     with contextlib.ExitStack() as open_things:
         if actors is None:
             fleet = Fleet(1, n_envs)
-            pool = Pool(params, description, NUMBER, n_envs, n_slots, games, fleet)
+            how = collectors.collecting(params, subject)
+            pool = Pool(params, description, NUMBER, n_envs, n_slots, games, fleet, how)
             open_things.callback(pool.close)
-            local = LocalNetwork(shared, Learner(shared, params, subject, pool.observations))
-            source: Source = Collector(local, pool, params, generator, main.report)
+            learner = Learner(shared, params, subject, pool.observations)
+            source: Source = local_source(learner, pool, params, generator, main.report)
         else:
             position = WorkerPosition(generator.bit_generator.state, games)
             setup = Setup(params, subject, description, NUMBER, position)

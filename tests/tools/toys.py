@@ -6,6 +6,7 @@ Importing this module registers them, so that `tests.tools.toys:toys/Numbers-v0`
 import ctypes
 import math
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -436,6 +437,14 @@ class RaisesInReset(Vector):
         return super().reset(seed=seed, options=options)
 
 
+class Naps(Vector):
+    """Takes 0.2 s for each step."""
+
+    def step(self, action: Any) -> Step:
+        time.sleep(0.2)
+        return super().step(action)
+
+
 class RaisesInStep(Vector):
     def third_step(self) -> None:
         raise RuntimeError("the joystick broke")
@@ -494,7 +503,7 @@ OBSERVATIONS: dict[str, gymnasium.Space] = {
     "Many": gymnasium.spaces.Discrete(10**9),
     "None": gymnasium.spaces.Box(0, 1, (0,), np.float32),
 }
-VECTORS = (Vector, Drawn, Pushes, Multiplies, Brittle, Painted, Deaf, Search, Spoils)
+VECTORS = (Vector, Drawn, Pushes, Multiplies, Brittle, Painted, Deaf, Search, Spoils, Naps)
 FAULTY = (RaisesInInit, LosesConnection, RaisesInReset)
 THIRD_STEPS = (RaisesInStep, HangsInStep, HangsHoldingTheLock)
 

@@ -1,0 +1,153 @@
+"""Rollouts of the network for vectors are collected in the environments' processes.
+
+To hand each step of a cheap environment from process to process, and from thread to thread, takes
+several times as long as the step. So each process of a worker's environments has a `Collector`, with
+a network in NumPy, and the worker asks for whole rollouts:
+
+    worker's thread                          each of its environments' processes
+    weights, moments (shared memory)   ->
+    the generator's state              ->    acts and steps T times
+                                       <-    rollout          (shared memory)
+    learns                             <-    games, the generator's state
+
+What decides the course of a run stays in the worker: a process begins each rollout with the generator
+that it is given. All processes of a worker draw for all of its environments, and use their rows, so a
+rollout is the one that a `Collector` in the worker's thread would collect.
+
+With --debug, the worker's thread collects, because it writes the log.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from a3c.agent import collector, moments, network, vectors
+from a3c.agent.collector import Collector, EnvRestart, rollout_in, seen_in
+from a3c.agent.policy import policy_of
+from a3c.contract import (
+    Collected,
+    Collecting,
+    Environments,
+    EnvProcesses,
+    Game,
+    Moments,
+    Subject,
+    WorkerPosition,
+)
+from a3c.settings.params import Params
+
+
+def collecting(params: Params, subject: Subject) -> Collecting | None:
+    """How the processes of a worker's environments collect rollouts; None if they only step."""
+    if subject.network != "mlp" or params.debug:
+        return None
+    arrays = collector.fields(
+        params,
+        policy_of(subject),
+        network.state_size(subject),
+        params.envs_per_worker,
+        subject.observation_shape,
+    )
+    n_weights = sum(math.prod(shape) for shape in network.weight_shapes(subject).values())
+    arrays["weights"] = np.dtype(np.float32), (n_weights,)
+    for name, first in moments.initial(params, subject.observation_shape).items():
+        arrays |= {place: (x.dtype, x.shape) for place, x in _parts_of(name, first).items()}
+    return Collecting(arrays, functools.partial(_collector, params, subject))
+
+
+def _parts_of(name: str, running: Moments) -> dict[str, np.ndarray]:
+    return {f"{name}_mean": running.mean, f"{name}_squares": running.squares}
+
+
+def _collector(
+    params: Params,
+    subject: Subject,
+    envs: Environments,
+    arrays: Mapping[str, np.ndarray],
+    rows: slice,
+) -> Callable[[Any], dict[str, Any]]:
+    """What collects in a process, with environments that are these rows of a worker's."""
+    held = {vectors.BLOCK: arrays["weights"]}
+    acting = vectors.Network(subject, vectors.by_name(held, network.weight_shapes(subject)))
+    generator = np.random.default_rng()
+    made = Collector(acting, envs, params, generator, _ignore, arrays=arrays, rows=rows)
+
+    def collect(asked: dict[str, Any]) -> dict[str, Any]:
+        generator.bit_generator.state = asked["generator"]
+        running = {
+            name: Moments(n, arrays[f"{name}_mean"], arrays[f"{name}_squares"])
+            for name, n in asked["n_seen"].items()
+        }
+        games = made.fill(running)
+        state = generator.bit_generator.state
+        return {"games": games, "generator": state, "value_mean": made.value_mean}
+
+    return collect
+
+
+def _ignore(restart: EnvRestart) -> None:
+    """A process cannot replace itself."""
+
+
+class Collectors:
+    """Those of a worker, which are used like one `Collector`."""
+
+    def __init__(
+        self,
+        processes: EnvProcesses,
+        generator: np.random.Generator,
+        report: Callable[[EnvRestart], None],
+    ) -> None:
+        self._processes, self._report = processes, report
+        self._generator = generator.bit_generator.state
+        self.rollout = rollout_in(processes.arrays)
+        n_steps, n_envs = self.rollout.rewards.shape
+        self.n_steps_per_rollout = n_steps * n_envs
+        self.n_steps_collected = 0  # of the rollout
+        # This network has no activations to keep.
+        self.acted: list[Mapping[str, Any]] = [{}] * n_steps
+        self.is_whole = np.ones(n_envs, bool)  # as in `Collector`
+        self._n_frames_told = 0
+
+    @property
+    def position(self) -> WorkerPosition:
+        return WorkerPosition(self._generator, list(self._processes.next_games))
+
+    def begin(self) -> None:
+        """Begin the first games."""
+        self._processes.reset(slot=len(self.rollout.rewards))
+        self.end()
+
+    def collect(self, running: Mapping[str, Moments]) -> Collected:
+        """Have a rollout collected, for which `running` are the moments."""
+        self.n_steps_collected = 0
+        self.is_whole[:] = False
+        for name, used in running.items():
+            for place, x in _parts_of(name, used).items():
+                self._processes.arrays[place][...] = x
+        n_seen = {name: int(used.n) for name, used in running.items()}
+        asked = {"n_seen": n_seen, "generator": self._generator}
+        games, value_mean = [], math.nan
+        while not self.is_whole.any():
+            for envs, told in self._processes.collect(asked):
+                self.is_whole[envs.start : envs.stop] = True
+                self._generator = told["generator"]
+                games += [Game(*game) for game in told["games"]]
+                if not math.isnan(told["value_mean"]):
+                    value_mean = told["value_mean"]
+            self.end()
+        n_steps = self.n_steps_collected = len(self.rollout.rewards)
+        n_frames = self._processes.n_frames
+        new_frames = n_frames - self._n_frames_told
+        self._n_frames_told = n_frames
+        seen = seen_in(self._processes.arrays, self.is_whole, running)
+        n_steps *= int(self.is_whole.sum())
+        return Collected(n_steps, new_frames, games, seen, self.position, value_mean)
+
+    def end(self) -> None:
+        """Report what was replaced."""
+        for replaced in self._processes.take_replaced():
+            self._report(EnvRestart(replaced.why))

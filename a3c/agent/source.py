@@ -1,0 +1,62 @@
+"""A worker's rollouts from environments on this machine, and what its network learns from them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from a3c.agent.collector import Collector, EnvRestart
+from a3c.agent.collectors import Collectors
+from a3c.agent.learner import Learner, Measurement
+from a3c.agent.local import LocalNetwork, local_network
+from a3c.contract import Collected, EnvProcesses, Moments, WorkerPosition
+from a3c.settings.params import Params
+
+
+class LocalSource:
+    """Implements `worker.Source`."""
+
+    def __init__(self, local: LocalNetwork, collector: Collector | Collectors) -> None:
+        self.local, self.collector = local, collector
+        self.n_steps_per_rollout = collector.n_steps_per_rollout
+        self.begin, self.end = collector.begin, collector.end
+
+    @property
+    def position(self) -> WorkerPosition:
+        return self.collector.position
+
+    def collect(self, moments: Mapping[str, Moments]) -> Collected:
+        return self.collector.collect(moments)
+
+    def learn(self, learning_rate: float) -> Any:
+        """Learn from the rollout, as `LocalNetwork.learn` does."""
+        collector = self.collector
+        if collector.is_whole.all():
+            return self.local.learn(collector.rollout, learning_rate, collector.acted)
+        return self.local.learn(collector.rollout.of_envs(collector.is_whole), learning_rate, None)
+
+    def measure(self) -> Measurement:
+        return self.local.measure(self.collector.rollout)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """For the record of a failure: the rollout, how much of it is new, and the weights."""
+        return {
+            "n_steps_collected": np.array(self.collector.n_steps_collected),
+            **{name: array.copy() for name, array in self.collector.rollout._asdict().items()},
+            **{f"weights/{name}": np.array(v) for name, v in self.local.weights.items()},
+        }
+
+
+def local_source(
+    learner: Learner,
+    envs: EnvProcesses,
+    params: Params,
+    generator: np.random.Generator,
+    report: Callable[[EnvRestart], None],
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> LocalSource:
+    """The source of a worker with these environments; `generator` draws its actions."""
+    local = local_network(learner, envs.arrays.get("weights"))
+    if envs.arrays:
+        return LocalSource(local, Collectors(envs, generator, report))
+    return LocalSource(local, Collector(local, envs, params, generator, report, is_stopped))
