@@ -167,12 +167,23 @@ def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nod
     check_counts(folder)
 
 
-# train.py with other actors, or with a worker 0 that does nothing.
+# train.py with other actors, which says at its end which rollouts of the remote worker it has applied; or with a
+# worker 0 that does nothing.
 MORTAL = """
 import sys, train
 from a3c.run.ray_process import RayProcess
+from a3c.run.remote import RemoteCollector
 RayProcess.program = "from tests.tools.mortal import main; main()"
-sys.exit(train.main(sys.argv[1:]))
+learn, applied = RemoteCollector.learn, []
+
+def noted(self, rate):
+    applied.append(self._latest.answer.number)
+    learn(self, rate)
+
+RemoteCollector.learn = noted
+status = train.main(sys.argv[1:])
+print("applied", *applied)
+sys.exit(status)
 """
 IDLE = """
 import sys, train
@@ -197,7 +208,7 @@ def train_as(tmp_path, train, monkeypatch):
 
 def test_actors_that_are_slow_or_die_between_computing_and_answering(tmp_path, train_as):
     """Analytic: a slow one is not replaced, and others go on meanwhile; of two that die, one has computed
-    a rollout that nobody has got, the other has just answered. Each update is counted once.
+    a rollout that nobody has got, the other has just answered. Each rollout is applied and counted once, or not at all.
     """
     folder = tmp_path / "run"
     flags = [*FLAGS, "--n_workers", "2", "--ray", "local", "--log_dir", folder, "CartPole-v1"]
@@ -208,6 +219,11 @@ def test_actors_that_are_slow_or_die_between_computing_and_answering(tmp_path, t
     run.wait_for_progress()
     run.stop()
     check_counts(folder)
+    *_, last = processes.outputs(tmp_path)["stdout"].splitlines()
+    applied = [int(number) for number in last.removeprefix("applied").split()]
+    assert applied == sorted({*applied})
+    assert 8 not in applied
+    assert {1, 5, 7, 9, 11} <= {*applied}
     assert run.log().count("another takes its place") == 2
     assert "it has not answered" not in run.log()
     updates = reading.read_progress(folder).columns["misc/updates"]
