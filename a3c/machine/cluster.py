@@ -139,10 +139,9 @@ def _secured(connection: socket.socket, host: str) -> ssl.SSLSocket:
 
 
 def _greet(connection: socket.socket) -> bytes:
-    with connection:
+    with connection, contextlib.suppress(ConnectionError, ssl.SSLError):
         connection.sendall(GREETING)
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            return connection.recv(1)
+        return connection.recv(1)
     return b""
 
 
