@@ -61,7 +61,7 @@ class Game(NamedTuple):
     score: float
     length: int  # decisions of the agent
     ended_at: float  # seconds since the epoch
-    step: int = 0  # of the run, after the update that learned from the end of the game
+    step: int = 0  # of the run, after the update that learned from its end; before, of the rollout
 
 
 class Replaced(NamedTuple):

@@ -144,7 +144,8 @@ class Collector:
         # Sum and number of the values in each environment's episode so far.
         self._value_sums = np.zeros(n_envs)
         self._n_values = np.zeros(n_envs, np.int64)
-        self.value_mean = math.nan  # in the episode that ended last in this rollout
+        # In the episode that ended last in this rollout: its step, and the mean of its values.
+        self.last_mean = -1, math.nan
         self._games: list[Game] = []  # that ended since the last rollout
         self._n_frames_told = 0
 
@@ -171,11 +172,11 @@ class Collector:
         self._n_frames_told = n_frames
         n_steps = len(self.rollout.rewards) * int(self.is_whole.sum())
         seen = seen_in(self._arrays, self.is_whole, moments)
-        return Collected(n_steps, new_frames, games, seen, self.position, self.value_mean)
+        return Collected(n_steps, new_frames, games, seen, self.position, self.last_mean[1])
 
     def fill(self, moments: Mapping[str, Moments]) -> list[Game]:
-        """Fill the rollout; returns the games that have ended since the last call."""
-        self._moments, self.value_mean = moments, math.nan
+        """Fill the rollout; returns the games that have ended since the last call, with their steps."""
+        self._moments, self.last_mean = moments, (-1, math.nan)
         self._fill()
         while not self.is_whole.any():
             self._fill()
@@ -213,7 +214,7 @@ class Collector:
             ended = step.terminated | step.truncated
             if ended.any():
                 self._end_episodes(t, step, ended)
-            self._games.extend(step.games)
+            self._games.extend(game._replace(step=t) for game in step.games)
             self._take_replaced()
             self.acted.append(acted.activations)
         self._seen_in(len(actions))
@@ -249,7 +250,7 @@ class Collector:
         self.rollout.continues[t] = ~ended
         self._state = self._state * self.rollout.continues[t, :, None]
         for k in np.flatnonzero(ended):
-            self.value_mean = float(self._value_sums[k] / self._n_values[k])
+            self.last_mean = t, float(self._value_sums[k] / self._n_values[k])
             self._value_sums[k] = self._n_values[k] = 0
 
     def _take_replaced(self) -> None:

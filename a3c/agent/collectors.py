@@ -83,7 +83,7 @@ def _collector(
         }
         games = made.fill(running)
         state = generator.bit_generator.state
-        return {"games": games, "generator": state, "value_mean": made.value_mean}
+        return {"games": games, "generator": state, "last_mean": made.last_mean}
 
     return collect
 
@@ -130,14 +130,14 @@ class Collectors:
                 self._processes.arrays[place][...] = x
         n_seen = {name: int(used.n) for name, used in running.items()}
         asked = {"n_seen": n_seen, "generator": self._generator}
-        games, value_mean = [], math.nan
+        games, last_mean = [], (-1, math.nan)
         while not self.is_whole.any():
             for envs, told in self._processes.collect(asked):
                 self.is_whole[envs.start : envs.stop] = True
                 self._generator = told["generator"]
                 games += [Game(*game) for game in told["games"]]
-                if not math.isnan(told["value_mean"]):
-                    value_mean = told["value_mean"]
+                if told["last_mean"][0] >= last_mean[0]:
+                    last_mean = told["last_mean"]
             self.end()
         n_steps = self.n_steps_collected = len(self.rollout.rewards)
         n_frames = self._processes.n_frames
@@ -145,7 +145,8 @@ class Collectors:
         self._n_frames_told = n_frames
         seen = seen_in(self._processes.arrays, self.is_whole, running)
         n_steps *= int(self.is_whole.sum())
-        return Collected(n_steps, new_frames, games, seen, self.position, value_mean)
+        games.sort(key=lambda game: (game.step, game.env))  # as one process would tell them
+        return Collected(n_steps, new_frames, games, seen, self.position, last_mean[1])
 
     def end(self) -> None:
         """Report what was replaced."""
