@@ -14,8 +14,8 @@ instead, and learning goes forward again (see `vectors`).
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -97,15 +97,22 @@ class Learner:
             )
             acted = [self.act.structured_outputs[1]] * n_steps
             self.learn = calls.traced(self._learn, weights, rollout, learning_rate, acted)
-        # For rollouts without some of the environments, because their processes broke.
         some = Rollout(*(tf.TensorSpec((s.shape[0], None, *s.shape[2:]), s.dtype) for s in rollout))
-        self.learn_anew = calls.traced(self._learn, weights, some, learning_rate)
+        self._of_some = weights, some, learning_rate
         self.measure = calls.traced(self._measure, weights, rollout)
         # XLA compiles at the first call.
         if self._compiles_learning:
             self.learn(weights, tf.fill(block.shape, math.nan))  # which changes nothing
         elif xla and not self.is_vector:
             self.act(weights, *(tf.zeros(s.shape, s.dtype) for s in (one_step, state)))
+
+    @functools.cached_property
+    def learn_anew(self) -> Callable[..., Any]:
+        """For rollouts without some of the environments, because their processes broke.
+
+        It is traced where it is first needed, as few runs need it.
+        """
+        return calls.traced(self._learn, *self._of_some)
 
     def copy_of_shared(self) -> Weights:
         """A worker's own weights, equal to the shared ones."""
