@@ -122,7 +122,7 @@ class Collector:
         them. Their actions are those that would be drawn for all.
         """
         self._network, self._envs = network, envs
-        self._params, self.generator = params, generator
+        self._params, self._generator = params, generator
         self._report, self._is_stopped = report, is_stopped
         n_envs = envs.observations.shape[1]
         self.n_steps_per_rollout = params.steps_per_update * n_envs
@@ -156,7 +156,7 @@ class Collector:
 
     @property
     def position(self) -> WorkerPosition:
-        return WorkerPosition(self.generator.bit_generator.state, list(self._envs.next_games))
+        return WorkerPosition(self._generator.bit_generator.state, list(self._envs.next_games))
 
     def begin(self) -> None:
         """Begin the first games."""
@@ -195,7 +195,7 @@ class Collector:
         self.rollout.states[0] = self._state
         self.acted.clear()
         self.is_whole[:] = True
-        noise = policy.noise(self.generator, len(actions), self._n_envs_drawn_for)[:, self._rows]
+        noise = policy.noise(self._generator, len(actions), self._n_envs_drawn_for)[:, self._rows]
         if self._params.debug:
             for name, used in self._moments.items():
                 parts = {f"{name}_{part}": np.asarray(x) for part, x in used._asdict().items()}

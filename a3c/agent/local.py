@@ -81,10 +81,10 @@ class LocalVectorNetwork(vectors.Network, LocalNetwork):
         """The array may be given, because others act with it as well."""
         self._learner = learner
         self._learn = calls.bound(learner.learn)
-        self._local = learner.copy_of_shared()
-        copy = self._local[vectors.BLOCK].numpy()
-        self._block = copy.copy() if block is None else block
-        self._block[:] = copy
+        new = learner.copy_of_shared()
+        size = new[vectors.BLOCK].shape
+        self._block = np.empty(size, np.float32) if block is None else block
+        self._keep(new)
         self.weights = vectors.by_name({vectors.BLOCK: self._block}, learner.shapes)
         vectors.Network.__init__(self, learner.subject, self.weights, learner.dump)
 
