@@ -1,20 +1,24 @@
 """The debug log: every tensor is written whole and read back to the bit, and it is what trained."""
 
 import collections
+import contextlib
 import io
+import os
 import pathlib
-import subprocess
 import time
 import tracemalloc
 from collections.abc import Iterator
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import debug_dump
+import train
+from a3c.agent import debug_dump, local
 from a3c.agent.debug_dump import Damaged, Record
+from a3c.machine import tensorflow_process
 from a3c.settings.params import Params
 from a3c.store import checkpoint, run_folder
 from tests.tools import oracle, oracle_replay, processes, recorded_runs
@@ -223,27 +227,6 @@ def test_100_updates_of_pong_are_read_in_20_seconds():
 
 # What is dumped is what trained
 
-# train.py, which also keeps the worker's weights after each of the first 20 updates and after the last.
-RECORDING = """
-import sys
-import numpy
-import train
-from a3c.agent import local
-
-kept, learn = [], local.LocalNetwork.learn
-
-def learn_and_keep(self, *arguments):
-    norm = learn(self, *arguments)
-    del kept[20:]
-    kept.append({name: numpy.array(weight) for name, weight in self.weights.items()})
-    return norm
-
-local.LocalNetwork.learn = learn_and_keep
-status = train.main(sys.argv[1:])
-numpy.savez("weights", **{f"{i}/{name}": w for i, ws in enumerate(kept) for name, w in ws.items()})
-sys.exit(status)
-"""
-TRAIN = processes.ROOT / "train.py"
 # A Pong whose time limit ends games after 37 steps. The preset sums losses, starts RMSProp from 0 and
 # lowers the learning rate.
 PONG = ["--preset", "paper", "--n_steps", "500", "tests.tools.toys:toys/ShortPong-v0"]
@@ -267,30 +250,56 @@ class Update(NamedTuple):
     more: dict[str, list[np.ndarray]]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Iterator[dict[str, pathlib.Path]]:
-    """Folders of finished runs: each holds the run folder `run` and the debug log `stderr`."""
-    debug = ["-c", RECORDING, "--log_dir", "run", "--debug", "--no_frame_numbers"]
-    plain = [TRAIN, "--log_dir", "run", "--no_xla"]
-    commands = {
-        "pong": debug + PONG,
-        "pong without": plain + PONG,
-        "cartpole": debug + CARTPOLE,
-        "cartpole without": plain + CARTPOLE,
-        "pendulum": debug + PENDULUM,
-    }
-    folders = {name: tmp_path_factory.mktemp("outside") for name in commands}
-    with processes.dispositions():
-        started: dict[str, subprocess.Popen] = {
-            name: processes.start(command, folders[name]) for name, command in commands.items()
-        }
+@contextlib.contextmanager
+def stderr_in(path: pathlib.Path) -> Iterator[None]:
+    """TensorFlow writes the log past Python's sys.stderr."""
+    before = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
     try:
-        for name, process in started.items():
-            assert process.wait(900) == 0, processes.outputs(folders[name])["stderr"][-2000:]
-        yield folders
+        yield
     finally:
-        for process in started.values():
-            processes.end(process)
+        os.dup2(before, 2)
+        os.close(before)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, pathlib.Path]:
+    """Folders of finished runs: the run folder `run`, the debug log `stderr`, and the worker's weights
+    after each of the first 20 updates and after the last.
+    """
+    debug = ["--debug", "--no_frame_numbers"]
+    commands = {
+        "pong": [*debug, *PONG],
+        "pong without": ["--no_xla", *PONG],
+        "cartpole": [*debug, *CARTPOLE],
+        "cartpole without": ["--no_xla", *CARTPOLE],
+        "pendulum": [*debug, *PENDULUM],
+    }
+    folders = {}
+    for name, command in commands.items():
+        folder = folders[name] = tmp_path_factory.mktemp("outside")
+        kept: list[dict[str, np.ndarray]] = []
+        learn = local.LocalNetwork.learn
+
+        def learn_and_keep(self, *arguments, kept=kept, learn=learn):
+            norm = learn(self, *arguments)
+            del kept[20:]
+            kept.append({name: np.asarray(w).copy() for name, w in self.weights.items()})
+            return norm
+
+        with (
+            mock.patch.object(local.LocalNetwork, "learn", learn_and_keep),
+            mock.patch.object(tensorflow_process, "start_tensorflow"),
+            processes.handlers_kept(),
+            stderr_in(folder / "stderr"),
+            contextlib.redirect_stdout(io.StringIO()) as said,
+        ):
+            status = train.main(["--log_dir", str(folder / "run"), *command])
+        assert status == 0, said.getvalue()
+        weights = {f"{i}/{name}": w for i, ws in enumerate(kept) for name, w in ws.items()}
+        np.savez(folder / "weights", **weights)
+    return folders
 
 
 @pytest.fixture(scope="module")
