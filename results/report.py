@@ -12,12 +12,16 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from a3c.play import curves
+from a3c.play.atari_scores import human_normalised
 from a3c.settings.params import BadInput
 from a3c.store import reading
 from a3c.sweep import plot_command as plot_runs
+from a3c.sweep import statistics
 from benchmarks import documents
 from benchmarks import report as bench_report
 from results import publish
@@ -46,13 +50,16 @@ ABLATIONS = ("pong-fast-s", "ablations/")
 
 TITLES = ("Beam Rider", "Breakout", "Pong", "Q*bert", "Space Invaders")  # as in plot_runs.GAMES
 LAST_GAMES = "last 100 training games"
+EVALUATION = "evaluation of the trained agent"
+OURSELVES = "**ours**"
+SCALE = ("random play", "human")
 # Who, budget, seeds, what the score is of, and the scores in the order of TITLES.
 # fmt: off
 OTHERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("Baselines A2C, as quoted by Vel", "10M steps, 16 environments", "", LAST_GAMES,
      ("2469", "290", "18.7", "4461", "727")),
     ("Vel A2C", "10M steps", "", LAST_GAMES, ("4091", "430", "19.5", "12000", "1000")),
-    ("Stable-Baselines3 A2C, its zoo", "10M steps", "1", "evaluation of the trained agent",
+    ("Stable-Baselines3 A2C, its zoo", "10M steps", "1", EVALUATION,
      ("2890", "280", "17.3", "3882", "627")),
     ("OCD A3C, read off its plot", "15 h, 16 workers on 16 cores", "3", "training",
      plot_runs.REFERENCES["ocd"][1]),
@@ -198,7 +205,7 @@ def evaluated(seeds: Sequence[Published]) -> str:
     """One evaluation's mean and standard deviation, or the mean of several seeds' and their range."""
     summaries = [run.evaluation["summary"] for run in seeds if run.evaluation]
     if len(summaries) != 1:
-        return over_seeds(summary["mean"] for summary in summaries)
+        return over_seeds(map(evaluation_mean, (run for run in seeds if run.evaluation)))
     (summary,) = summaries
     text = f"{number(summary['mean'])} ± {number(summary['sd'])}"
     n_games = summary["n_games"]
@@ -212,14 +219,79 @@ def scores_table(runs: Sequence[Published]) -> str:
     """Our scores beside those of others, each with its budget and with what the score is of."""
     ours = [named(runs, [beginning]) for beginning in OURS]
     steps = span(published.facts["steps"] / 1e6 for seeds in ours for published in seeds)
-    about = ["**ours**", f"{steps}M steps on 2 cores", span(map(len, ours))]
+    about = [OURSELVES, f"{steps}M steps on 2 cores", span(map(len, ours))]
     trained = [over_seeds(map(training_score, seeds)) for seeds in ours]
     rows = [
         [*about, LAST_GAMES, *trained],
-        [*about, "evaluation of the trained agent", *map(evaluated, ours)],
+        [*about, EVALUATION, *map(evaluated, ours)],
         *([*about, *scores] for *about, scores in OTHERS),
     ]
     return documents.table(["", "budget", "seeds", "score of", *TITLES], rows)
+
+
+class OverGames(NamedTuple):
+    """Human-normalised scores of all games."""
+
+    who: str
+    of: str  # what the scores are of
+    n_seeds: str
+    games: list[np.ndarray]  # in the order of TITLES: of each seed, or one mean of all
+
+    @property
+    def interquartile_mean(self) -> float:
+        return float(statistics.interquartile_mean(np.concatenate(self.games)))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """That of the mean; None unless the scores of several seeds are known in each game."""
+        if min(map(len, self.games)) < 2:
+            return None
+        return statistics.bootstrap_interval(self.games, np.random.default_rng(0))
+
+
+def over_games(runs: Sequence[Published]) -> list[OverGames]:
+    """Ours, and those of others."""
+    with_agents = [run for run in runs if run.evaluation]
+    ours: list[tuple[str, Sequence[Published], Callable[[Published], float]]] = [
+        (LAST_GAMES, runs, training_score),
+        (EVALUATION, with_agents, evaluation_mean),
+    ]
+    found = []
+    for of, known, score in ours:
+        seeds = [named(known, [beginning]) for beginning in OURS]
+        games = [normalised(i, map(score, each)) for i, each in enumerate(seeds)]
+        found.append(OverGames(OURSELVES, of, span(map(len, seeds)), games))
+    for who, _, n_seeds, of, texts in OTHERS:
+        if who not in SCALE:
+            games = [normalised(i, [value_of(text)]) for i, text in enumerate(texts)]
+            found.append(OverGames(who, of, n_seeds, games))
+    return found
+
+
+def normalised(game: int, scores: Iterable[float]) -> np.ndarray:
+    """Scores in the game of this title, human-normalised."""
+    env_id = f"{TITLES[game].replace(' ', '').replace('*', '')}NoFrameskip-v4"
+    return np.array([human_normalised(env_id, score) for score in scores], dtype=float)
+
+
+def value_of(text: str) -> float:
+    """The score in a cell of OTHERS."""
+    return float(text.lstrip("~>").replace("−", "-"))
+
+
+def evaluation_mean(published: Published) -> float:
+    assert published.evaluation
+    return float(published.evaluation["summary"]["mean"])
+
+
+def over_games_table(runs: Sequence[Published]) -> str:
+    """The interquartile mean of all games, of ours with an interval."""
+    rows = []
+    for each in over_games(runs):
+        ends = " to ".join(f"{end:.2f}" for end in each.interval or ())
+        mean = f"{each.interquartile_mean:.2f}"
+        rows.append([each.who, each.n_seeds, each.of, mean, ends])
+    return documents.table(["", "seeds", "score of", "mean", "95 % interval"], rows)
 
 
 def agents_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
@@ -334,6 +406,7 @@ def index_table(runs: Sequence[Published]) -> str:
 # Each table's document and name.
 TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (ROOT / "README.md", "scores"): scores_table,
+    (ROOT / "docs/results.md", "over-games"): over_games_table,
     (ROOT / "docs/results.md", "games"): functools.partial(agents_table, beginnings=GAMES),
     (ROOT / "docs/results.md", "pong"): functools.partial(agents_table, beginnings=PONG),
     (ROOT / "docs/results.md", "presets"): functools.partial(agents_table, beginnings=PRESETS),
@@ -343,30 +416,63 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (HERE / "README.md", "all"): index_table,
 }
 
-# Each picture's runs, and how plot_runs.py draws them.
-PICTURES: dict[str, tuple[Sequence[str], list[str]]] = {
-    "pong.png": (PONG, ["--x", "hours", "--references"]),
-    "pong-steps.png": (["pong-"], []),
-    "pong-inside.png": (["pong-nature-s1"], ["--figures", *INSIDE]),
-    "presets.png": (PRESETS, ["--references", "--figures", "entropy", "value", "gradients"]),
-    "workers.png": (WORKERS, ["--curves", "100"]),
-    "workers-hours.png": (WORKERS, ["--x", "hours", "--curves", "100"]),
-    "ablations.png": (ABLATIONS, ["--curves", "100"]),
-    "continuous.png": (CONTINUOUS, ["--curves", "100"]),
-    **{f"{game.rpartition('-')[0]}.png": ([game], ["--references"]) for game in GAMES},
-}
 
-
-def draw(name: str, runs: Sequence[Published]) -> None:
-    """One picture, as anybody would draw it; over hours only runs that had the machine alone."""
-    beginnings, flags = PICTURES[name]
+def curves_of(
+    runs: Sequence[Published],
+    path: pathlib.Path,
+    beginnings: Sequence[str],
+    flags: Sequence[str] = (),
+) -> None:
+    """Draw as anybody would with plot_runs.py; over hours only runs that had the machine alone."""
     found = [run for run in named(runs, beginnings) if run.is_alone or "hours" not in flags]
     labels = []
     if beginnings == WORKERS:
         found.sort(key=n_workers_of)
         labels = [f"--label={workers(published)}" for published in found]
     paths = [str(published.folder) for published in found]
-    plot_runs.plot(plot_runs.parse([*paths, "--out", str(IMAGES / name), *labels, *flags]))
+    plot_runs.plot(plot_runs.parse([*paths, "--out", str(path), *labels, *flags]))
+
+
+def draw_over_games(runs: Sequence[Published], path: pathlib.Path) -> None:
+    """A dot for each row of the table, and a bar for its interval."""
+    rows = over_games(runs)
+    with matplotlib.rc_context(curves.STYLE):
+        figure = Figure(figsize=(9, 0.4 * len(rows) + 1), dpi=110, layout="constrained")
+        axes = figure.subplots()
+        for y, each in enumerate(rows):
+            colour = curves.COLOURS[0] if each.who == OURSELVES else "0.4"
+            axes.plot(each.interquartile_mean, y, "o", color=colour)
+            if each.interval:
+                axes.plot(each.interval, (y, y), color=colour, lw=8, alpha=0.35)
+        labels = [f"{each.who.strip('*')}: {each.of}" for each in rows]
+        axes.set_yticks(range(len(rows)), labels, fontsize="small")
+        axes.invert_yaxis()
+        axes.set_xlim(left=0)
+        axes.set_xlabel("interquartile mean of human-normalised scores; bar: 95 % interval")
+        axes.grid(alpha=0.25, axis="x")
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path)
+
+
+def drawn(
+    beginnings: Sequence[str], *flags: str
+) -> Callable[[Sequence[Published], pathlib.Path], None]:
+    return functools.partial(curves_of, beginnings=beginnings, flags=flags)
+
+
+# How each picture is drawn.
+PICTURES: dict[str, Callable[[Sequence[Published], pathlib.Path], None]] = {
+    "over-games.png": draw_over_games,
+    "pong.png": drawn(PONG, "--x", "hours", "--references"),
+    "pong-steps.png": drawn(["pong-"]),
+    "pong-inside.png": drawn(["pong-nature-s1"], "--figures", *INSIDE),
+    "presets.png": drawn(PRESETS, "--references", "--figures", "entropy", "value", "gradients"),
+    "workers.png": drawn(WORKERS, "--curves", "100"),
+    "workers-hours.png": drawn(WORKERS, "--x", "hours", "--curves", "100"),
+    "ablations.png": drawn(ABLATIONS, "--curves", "100"),
+    "continuous.png": drawn(CONTINUOUS, "--curves", "100"),
+    **{f"{game.rpartition('-')[0]}.png": drawn([game], "--references") for game in GAMES},
+}
 
 
 def main() -> int:
@@ -379,8 +485,8 @@ def main() -> int:
     except (BadInput, ValueError) as error:
         print(f"report: error: {error}", file=sys.stderr)
         return 2
-    for name in PICTURES:
-        draw(name, runs)
+    for name, draw in PICTURES.items():
+        draw(runs, IMAGES / name)
     return 0
 
 

@@ -38,7 +38,7 @@ def test_the_documents_have_the_tables_of_the_results():
     places = {
         (path, name)
         for path in [ROOT / "README.md", report.HERE / "README.md", *ROOT.glob("docs/*.md")]
-        for name in re.findall(r"<!-- make results, (\w+):", path.read_text(encoding="utf-8"))
+        for name in re.findall(r"<!-- make results, ([\w-]+):", path.read_text(encoding="utf-8"))
     }
     assert places == {*report.TABLES}
 
@@ -89,11 +89,10 @@ def test_a_published_run_is_whole(published):
 
 
 @pytest.mark.parametrize("name", report.PICTURES)
-def test_the_pictures_are_of_the_runs(name, tmp_path, monkeypatch):
+def test_the_pictures_are_of_the_runs(name, tmp_path):
     """Golden: drawn again, each is the same, but for how a machine's fonts are smoothed."""
     picture = report.IMAGES / name
-    monkeypatch.setattr(report, "IMAGES", tmp_path)
-    report.draw(name, RUNS)
+    report.PICTURES[name](RUNS, tmp_path / name)
     before, now = (image.imread(path) for path in (picture, tmp_path / name))
     assert before.shape == now.shape
     assert np.abs(before - now).mean() < 1e-3  # of 1
@@ -274,6 +273,27 @@ def test_several_seeds_are_one_score():
     assert training[1:3] == ["0.1–3M steps on 2 cores", "0–3"]
     assert training[4:] == ["7.0", "7.0", "", "16.0 (8.0 to 24.0)", ""]
     assert evaluation[4:] == ["5.0 ± 2.0", "5.0 ± 2.0", "", "6.0 (3.0 to 9.0)", ""]
+
+
+def test_five_games_are_one_number():
+    """Analytic: the middle half of the normalised scores, and an interval where each game has seeds."""
+    human = {"beamrider": 16926.5, "breakout": 30.5, "pong-nature": 14.6, "qbert": 13455.0}
+    runs = [published_of(f"{game}-s0", [score] * 100, 3 * score) for game, score in human.items()]
+    runs.append(published_of("spaceinvaders-s0", [148.0] * 100, 148.0))
+    training, evaluation, *others = rows_of(report.over_games_table(runs))
+    assert training[1:] == ["1", report.LAST_GAMES, "1.00", ""]
+    # Pong: (43.8 + 20.7) / 35.3 = 1.83, and Breakout's 3.12 is left out.
+    games = [
+        (3 * human[g] - r) / (human[g] - r) for g, r in (("beamrider", 363.9), ("qbert", 163.9))
+    ]
+    assert float(evaluation[3]) == pytest.approx((sum(games) + 64.5 / 35.3) / 3, abs=0.006)
+    assert [row[0] for row in others][-1] == "PFRL A3C"
+    assert {row[4] for row in others} == {""}
+    again = [run._replace(folder=run.folder.with_name(f"{run.name[:-1]}1")) for run in runs]
+    assert rows_of(report.over_games_table([*runs, *again]))[0][4] == "1.00 to 1.00"
+    again[1] = published_of("breakout-s1", [1.7 - 28.8] * 100)
+    # A quarter of the draws has −1 twice, and all have Space Invaders' 0 twice; two are left out.
+    assert rows_of(report.over_games_table([*runs, *again]))[0][4] == "0.67 to 1.00"
 
 
 @pytest.mark.usefixtures("cpu_hours")
