@@ -1,5 +1,6 @@
 """The package as programs use it: docs/python.md, the examples, training, and what a wheel holds."""
 
+import importlib
 import os
 import pathlib
 import re
@@ -9,6 +10,7 @@ import sys
 import threading
 import zipfile
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -192,6 +194,19 @@ def test_an_environment_of_ones_own_is_trained_on(tmp_path):
     words = ["--preset", "cartpole", "--n_steps", "2e4", "--log_dir", "run"]
     run(tmp_path, ROOT / "train.py", *words, "own_environment:Corridor-v0")
     assert a3c.read_run(tmp_path / "run").games["length"][-100:].mean() < 10
+
+
+def test_a_wrapper_hides_the_velocities(monkeypatch):
+    """Parity: with CartPole's own observations."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    whole = gymnasium.make("CartPole-v1")
+    hidden = importlib.import_module("positions_only").wrap(gymnasium.make("CartPole-v1"))
+    for seen, expected in (
+        (hidden.reset(seed=1)[0], whole.reset(seed=1)[0]),
+        (hidden.step(1)[0], whole.step(1)[0]),
+    ):
+        assert seen in hidden.observation_space
+        np.testing.assert_array_equal(seen, expected[[0, 2]])
 
 
 @pytest.mark.weekly
