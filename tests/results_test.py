@@ -16,11 +16,11 @@ from a3c.settings.params import BadInput
 from a3c.store import checkpoint, provenance, reading, run_folder
 from a3c.store.games import Games
 from benchmarks import documents
-from results import publish, report
+from results import folders, over_games, pictures, publish, report
 from tests.tools import agents, run_files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RUNS = report.read_all()
+RUNS = folders.read_all()
 WITHOUT_WEIGHTS = {"pong-fast-s1", "pong-nature-s0"}  # evaluated; results/ has no room for them
 
 # What is published
@@ -37,7 +37,7 @@ def test_the_documents_have_the_tables_of_the_results():
         assert max(len(cell.strip()) for cell in cells) <= 40, name
     places = {
         (path, name)
-        for path in [ROOT / "README.md", report.HERE / "README.md", *ROOT.glob("docs/*.md")]
+        for path in [ROOT / "README.md", folders.HERE / "README.md", *ROOT.glob("docs/*.md")]
         for name in re.findall(r"<!-- make results, ([\w-]+):", path.read_text(encoding="utf-8"))
     }
     assert places == {*report.TABLES}
@@ -45,7 +45,7 @@ def test_the_documents_have_the_tables_of_the_results():
 
 def test_what_is_published_is_small_and_names_no_place_of_ours():
     """Analytic: results/ within 60 MB, an agent within 7 MB, no paths of the machine it ran on."""
-    files = [path for path in report.HERE.rglob("*") if path.is_file()]
+    files = [path for path in folders.HERE.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 60e6
     for path in files:
         assert path.suffix != checkpoint.SUFFIX or path.stat().st_size <= 7e6
@@ -88,11 +88,11 @@ def test_a_published_run_is_whole(published):
     assert len({*seeds}) == len(seeds)  # none played what another did
 
 
-@pytest.mark.parametrize("name", report.PICTURES)
+@pytest.mark.parametrize("name", pictures.PICTURES)
 def test_the_pictures_are_of_the_runs(name, tmp_path):
     """Golden: drawn again, each is the same, but for how a machine's fonts are smoothed."""
-    picture = report.IMAGES / name
-    report.PICTURES[name](RUNS, tmp_path / name)
+    picture = pictures.IMAGES / name
+    pictures.PICTURES[name](RUNS, tmp_path / name)
     before, now = (image.imread(path) for path in (picture, tmp_path / name))
     assert before.shape == now.shape
     assert np.abs(before - now).mean() < 1e-3  # of 1
@@ -230,7 +230,7 @@ def published_of(name: str, scores: list[float], mean: float = 0.0, **facts: obj
     said = {"steps": 1000 * n, "hours": n / 100, "cpu_hours": 2.0, "env_id": run.env_id}
     said |= {"sticky_actions": 0.0} | facts
     evaluation = {"summary": {"mean": mean, "sd": 2.0, "n_games": 30}}
-    return report.Published(report.HERE / name, said, run, evaluation, ["P"])
+    return folders.Published(folders.HERE / name, said, run, evaluation, ["P"])
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -241,19 +241,19 @@ def rows_of(table: str) -> list[list[str]]:
 @pytest.fixture
 def cpu_hours(monkeypatch):
     """One CPU hour for 100,000 steps: these runs are in no folder."""
-    monkeypatch.setattr(report, "cpu_hours_at", lambda published, steps: steps / 1e5)
+    monkeypatch.setattr(folders, "cpu_hours_at", lambda published, steps: steps / 1e5)
 
 
 @pytest.mark.usefixtures("cpu_hours")
 def test_when_a_score_was_reached():
     """Analytic: at the end of the first 100 games whose mean is so high."""
     published = published_of("pong-fast-s0", [0.0] * 100 + [20.0] * 120, 19.0)
-    assert report.training_score(published) == 20
-    assert report.training_score(published, 200_000) == 20
-    assert report.training_score(published, 199_999) == pytest.approx(19.8)
-    assert report.training_score(published, 50_000) == 0
-    assert report.reached(published, 18.0) == report.Moment(190_000, 1.9, 1.9)
-    assert report.reached(published, 20.5) is None
+    assert folders.training_score(published) == 20
+    assert folders.training_score(published, 200_000) == 20
+    assert folders.training_score(published, 199_999) == pytest.approx(19.8)
+    assert folders.training_score(published, 50_000) == 0
+    assert folders.reached(published, 18.0) == folders.Moment(190_000, 1.9, 1.9)
+    assert folders.reached(published, 20.5) is None
     shared = published._replace(facts=published.facts | {"hours": None})
     table = report.agents_table([published, shared], ["pong-"])
     assert rows_of(table) == [
@@ -281,7 +281,7 @@ def test_five_games_are_one_number():
     runs = [published_of(f"{game}-s0", [score] * 100, 3 * score) for game, score in human.items()]
     runs.append(published_of("spaceinvaders-s0", [148.0] * 100, 148.0))
     training, evaluation, *others = rows_of(report.over_games_table(runs))
-    assert training[1:] == ["1", report.LAST_GAMES, "1.00", ""]
+    assert training[1:] == ["1", over_games.LAST_GAMES, "1.00", ""]
     # Pong: (43.8 + 20.7) / 35.3 = 1.83, and Breakout's 3.12 is left out.
     games = [
         (3 * human[g] - r) / (human[g] - r) for g, r in (("beamrider", 363.9), ("qbert", 163.9))
@@ -323,7 +323,7 @@ def test_a_run_that_is_not_whole_is_named(run):
     """Golden: what publishing wrote is read; with anything missing it is one line with the folder."""
     assert publish.main([str(run), "results/x", "--no_agent"]) == 0
     folder = pathlib.Path("results/x")
-    (published,) = report.read_all(folder.parent)
+    (published,) = folders.read_all(folder.parent)
     assert (published.folder, published.facts["steps"]) == (folder, 70)
     cut_off = gzip.compress(gzip.decompress((folder / "monitor.csv.gz").read_bytes()) + b"1.0,2")
     for name, spoiled in (("monitor.csv.gz", cut_off), ("run.json", b"{"), ("args.json", b"{")):
@@ -331,7 +331,7 @@ def test_a_run_that_is_not_whole_is_named(run):
         for content in (spoiled, whole[: len(whole) // 2]):
             (folder / name).write_bytes(content)
             with pytest.raises(BadInput, match="results/x"):
-                report.read_all(folder.parent)
+                folders.read_all(folder.parent)
         (folder / name).write_bytes(whole)
 
 

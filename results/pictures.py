@@ -1,0 +1,85 @@
+"""The pictures of published runs, as anybody could draw most of them with plot_runs.py."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from a3c.play import curves
+from a3c.sweep import plot_command as plot_runs
+from results.folders import (
+    ABLATIONS,
+    CONTINUOUS,
+    GAMES,
+    INSIDE,
+    PONG,
+    PRESETS,
+    WORKERS,
+    Published,
+    n_workers_of,
+    named,
+    workers,
+)
+from results.over_games import OURSELVES, over_games
+
+IMAGES = pathlib.Path(__file__).resolve().parent.parent / "images"
+
+
+def curves_of(
+    runs: Sequence[Published],
+    path: pathlib.Path,
+    beginnings: Sequence[str],
+    flags: Sequence[str] = (),
+) -> None:
+    """Draw as anybody would with plot_runs.py; over hours only runs that had the machine alone."""
+    found = [run for run in named(runs, beginnings) if run.is_alone or "hours" not in flags]
+    labels = []
+    if beginnings == WORKERS:
+        found.sort(key=n_workers_of)
+        labels = [f"--label={workers(published)}" for published in found]
+    paths = [str(published.folder) for published in found]
+    plot_runs.plot(plot_runs.parse([*paths, "--out", str(path), *labels, *flags]))
+
+
+def draw_over_games(runs: Sequence[Published], path: pathlib.Path) -> None:
+    """A dot for each row of the table, and a bar for its interval."""
+    rows = over_games(runs)
+    with matplotlib.rc_context(curves.STYLE):
+        figure = Figure(figsize=(9, 0.4 * len(rows) + 1), dpi=110, layout="constrained")
+        axes = figure.subplots()
+        for y, each in enumerate(rows):
+            colour = curves.COLOURS[0] if each.who == OURSELVES else "0.4"
+            axes.plot(each.interquartile_mean, y, "o", color=colour)
+            if each.interval:
+                axes.plot(each.interval, (y, y), color=colour, lw=8, alpha=0.35)
+        labels = [f"{each.who.strip('*')}: {each.of}" for each in rows]
+        axes.set_yticks(range(len(rows)), labels, fontsize="small")
+        axes.invert_yaxis()
+        axes.set_xlim(left=0)
+        axes.set_xlabel("interquartile mean of human-normalised scores; bar: 95 % interval")
+        axes.grid(alpha=0.25, axis="x")
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path)
+
+
+def drawn(
+    beginnings: Sequence[str], *flags: str
+) -> Callable[[Sequence[Published], pathlib.Path], None]:
+    return functools.partial(curves_of, beginnings=beginnings, flags=flags)
+
+
+# How each picture is drawn.
+PICTURES: dict[str, Callable[[Sequence[Published], pathlib.Path], None]] = {
+    "over-games.png": draw_over_games,
+    "pong.png": drawn(PONG, "--x", "hours", "--references"),
+    "pong-steps.png": drawn(["pong-"]),
+    "pong-inside.png": drawn(["pong-nature-s1"], "--figures", *INSIDE),
+    "presets.png": drawn(PRESETS, "--references", "--figures", "entropy", "value", "gradients"),
+    "workers.png": drawn(WORKERS, "--curves", "100"),
+    "workers-hours.png": drawn(WORKERS, "--x", "hours", "--curves", "100"),
+    "ablations.png": drawn(ABLATIONS, "--curves", "100"),
+    "continuous.png": drawn(CONTINUOUS, "--curves", "100"),
+    **{f"{game.rpartition('-')[0]}.png": drawn([game], "--references") for game in GAMES},
+}
