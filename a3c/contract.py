@@ -110,7 +110,7 @@ class EnvProcesses(Environments, Protocol):
     def arrays(self) -> Mapping[str, np.ndarray]: ...
 
     # Hand something to each process, and return what its collector makes of it, with the environments
-    # that it holds: nothing of a process that broke. Slot -1 then has the last observations. Both pass
+    # that it holds. A process that broke says nothing. Slot -1 then has the last observations. Both pass
     # as JSON.
     def collect(self, asked: object) -> Sequence[tuple[range, Any]]: ...
 
@@ -118,12 +118,15 @@ class EnvProcesses(Environments, Protocol):
 class Collecting(NamedTuple):
     """How the processes of a worker's environments collect rollouts; `agent` defines it."""
 
-    arrays: Mapping[
-        str, tuple[np.dtype, tuple[int, ...]]
-    ]  # type and shape of what all of them share
-    # Called in a process with its environments, these arrays, and which of the worker's environments
-    # it holds. It returns what is called with everything that is asked.
-    collector: Callable[[Environments, Mapping[str, np.ndarray], slice], Callable[[Any], object]]
+    # Type and shape of what all of them share.
+    arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+    # Called in a process with its environments, these arrays, which of the worker's environments it
+    # holds, and what says whether the run is stopped. It returns what is called with everything that
+    # is asked, and which raises Stopped.
+    collector: Callable[
+        [Environments, Mapping[str, np.ndarray], slice, Callable[[], bool]],
+        Callable[[Any], object],
+    ]
 
 
 class Counts(NamedTuple):

@@ -57,7 +57,7 @@ def fields(
 
 
 def rollout_in(arrays: Mapping[str, np.ndarray]) -> Rollout:
-    """The rollout in such arrays. Without `seen`, the environments' processes write into it."""
+    """The rollout in such arrays. Without `seen`, its observations are the environments' own."""
     names = Rollout._fields[1:]
     observations = arrays.get("seen", arrays["observations"])
     return Rollout(observations, **{name: arrays[name] for name in names})
@@ -119,7 +119,7 @@ class Collector:
         """`generator` draws the actions. Once `is_stopped`, collecting ends with `Stopped`.
 
         If `arrays` are given, they are of all environments of a worker, and `envs` are these rows of
-        them. Their actions are those that would be drawn for all.
+        them. Actions are drawn for all, and those of these rows are used.
         """
         self._network, self._envs = network, envs
         self._params, self._generator = params, generator
@@ -134,6 +134,7 @@ class Collector:
             arrays["observations"] = envs.observations
         self._arrays = {name: arrays[name][:, rows] for name in ("observations", "returns")}
         self._returns = self._arrays["returns"]
+        self._returns[:] = 0  # a process that was replaced may have left some
         self._n_envs_drawn_for, self._rows = arrays["rewards"].shape[1], rows
         self.rollout = rollout_in(arrays).of_envs(rows)
         # What the LSTMs remember of each environment's episode.
@@ -188,7 +189,7 @@ class Collector:
         self._take_replaced()
 
     def _fill(self) -> None:
-        """Try to. Slot 0 of the rollout gets the last slot of the one before."""
+        """Fill it once, whatever breaks. Slot 0 gets the last slot of the rollout before."""
         actions, policy = self.rollout.actions, self._network.policy
         raw = self._envs.observations
         raw[0] = raw[-1]

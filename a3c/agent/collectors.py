@@ -12,7 +12,8 @@ a network in NumPy, and the worker asks for whole rollouts:
 
 What decides the course of a run stays in the worker: a process begins each rollout with the generator
 that it is given. All processes of a worker draw for all of its environments, and use their rows, so a
-rollout is the one that a `Collector` in the worker's thread would collect.
+rollout is the one that a `Collector` in the worker's thread would collect. If a process breaks, more is
+lost than there: the whole rollout of its environments, with the games that ended in it.
 
 With --debug, the worker's thread collects, because it writes the log.
 """
@@ -68,12 +69,13 @@ def _collector(
     envs: Environments,
     arrays: Mapping[str, np.ndarray],
     rows: slice,
+    is_stopped: Callable[[], bool],
 ) -> Callable[[Any], dict[str, Any]]:
     """What collects in a process, with environments that are these rows of a worker's."""
     held = {vectors.BLOCK: arrays["weights"]}
     acting = vectors.Network(subject, vectors.by_name(held, network.weight_shapes(subject)))
     generator = np.random.default_rng()
-    made = Collector(acting, envs, params, generator, _ignore, arrays=arrays, rows=rows)
+    made = Collector(acting, envs, params, generator, _ignore, is_stopped, arrays, rows)
 
     def collect(asked: dict[str, Any]) -> dict[str, Any]:
         generator.bit_generator.state = asked["generator"]
@@ -93,7 +95,7 @@ def _ignore(restart: EnvRestart) -> None:
 
 
 class Collectors:
-    """Those of a worker, which are used like one `Collector`."""
+    """Those in the processes of a worker. They are used as if they were one."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class Collectors:
         report: Callable[[EnvRestart], None],
     ) -> None:
         self._processes, self._report = processes, report
-        self._generator = generator.bit_generator.state
+        self._generator_state = generator.bit_generator.state
         self.rollout = rollout_in(processes.arrays)
         n_steps, n_envs = self.rollout.rewards.shape
         self.n_steps_per_rollout = n_steps * n_envs
@@ -114,7 +116,7 @@ class Collectors:
 
     @property
     def position(self) -> WorkerPosition:
-        return WorkerPosition(self._generator, list(self._processes.next_games))
+        return WorkerPosition(self._generator_state, list(self._processes.next_games))
 
     def begin(self) -> None:
         """Begin the first games."""
@@ -129,12 +131,12 @@ class Collectors:
             for place, x in _parts_of(name, used).items():
                 self._processes.arrays[place][...] = x
         n_seen = {name: int(used.n) for name, used in running.items()}
-        asked = {"n_seen": n_seen, "generator": self._generator}
+        asked = {"n_seen": n_seen, "generator": self._generator_state}
         games, last_mean = [], (-1, math.nan)
         while not self.is_whole.any():
             for envs, told in self._processes.collect(asked):
                 self.is_whole[envs.start : envs.stop] = True
-                self._generator = told["generator"]
+                self._generator_state = told["generator"]
                 games += [Game(*game) for game in told["games"]]
                 if told["last_mean"][0] >= last_mean[0]:
                     last_mean = told["last_mean"]

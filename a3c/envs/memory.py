@@ -13,8 +13,8 @@ class Rows(NamedTuple):
 
     observations: np.ndarray  # (n_slots, K, ...)
     final_observations: np.ndarray  # (K, ...): the last before a truncation
-    # (K,) int32 or, if they are continuous, (K, n) float32; the worker writes this one, and the
-    # processes the others
+    # (K,) int32 or, if they are continuous, (K, n) float32; if the worker asks for single steps, it
+    # writes these, and the processes all others
     actions: np.ndarray
     rewards: np.ndarray  # (K,) float32
     terminated: np.ndarray  # (K,) bool
@@ -67,6 +67,9 @@ class SharedMemory:
         return Rows(*(whole[name][0] for name in Rows._fields))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What a collector shares with the worker, besides observations; {} if there is none."""
+        """What a collector shares with the worker; {} if there is none."""
         more = np.frombuffer(self._bytes, self._layout)["more"]
-        return {name: more[name].reshape(more.dtype[name].shape) for name in more.dtype.names or ()}
+        if not more.dtype.names:
+            return {}
+        arrays = {name: more[name].reshape(more.dtype[name].shape) for name in more.dtype.names}
+        return arrays | {"observations": self.rows().observations}

@@ -21,7 +21,8 @@ class Pool:
     """Implements `contract.EnvProcesses`, for one thread at a time.
 
     A process that dies, hangs or raises is replaced as long as the fleet allows it, and the new one
-    begins new games. The step that it broke in is lost, and so is a game that ended in it. Beyond
+    begins new games. The step that it broke in is lost, or the rollout that it was to collect, and so
+    are games that ended in it. Beyond
     the fleet's limit, a process that breaks raises EnvError; after that only `take_replaced` and
     `close` may be called.
     """
@@ -45,9 +46,7 @@ class Pool:
         self._rows = self._memory.rows()
         self.observations = self._rows.observations
         self.final_observations = self._rows.final_observations
-        self.arrays: dict[str, np.ndarray] = {}
-        if collecting:
-            self.arrays = self._memory.arrays() | {"observations": self.observations}
+        self.arrays = self._memory.arrays()
         self._rows.next_games[:] = first_games
         # As of the latest bell: what a process wrote before it broke does not count.
         self.next_games = list(first_games)

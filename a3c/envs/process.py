@@ -47,11 +47,13 @@ class EnvProcess:
     def __init__(self, n_shares: int = 1) -> None:
         self._n_shares = n_shares
         self._shares: list[tuple[socket.socket, Share]] = []
+        self._frames: list[np.ndarray] = []  # of each share, in its memory
         self._process: Any = None
 
     def add(self, worker: socket.socket, share: Share) -> None:
         """Add a share, with the process's end of its connection; the last one starts the process."""
         self._shares.append((worker, share))
+        self._frames.append(share.memory.rows().n_frames[share.envs.start : share.envs.stop])
         if len(self._shares) < self._n_shares:
             return
         try:
@@ -61,6 +63,11 @@ class EnvProcess:
         finally:
             self._close_sockets()
         self._process = process
+
+    @property
+    def n_frames(self) -> int:
+        """Frames that its environments have stepped. While one of them hangs, there are no more."""
+        return sum(int(frames.sum()) for frames in self._frames)
 
     def end(self, seconds: float = CLOSING_SECONDS) -> int | None:
         """Wait this long for the process to end, and then kill it; returns its exit code."""
@@ -99,7 +106,6 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._patience_seconds = max(timeout_seconds, LEAST_BUILDING_SECONDS)
         self._is_stopped = is_stopped
-        self._frames = share.memory.rows().n_frames[share.envs.start : share.envs.stop]
         try:
             self._socket, theirs = socket.socketpair()
             self._socket.settimeout(POLL_SECONDS)
@@ -143,7 +149,7 @@ class Connection:
         return json.loads(content) if content else None
 
     def _receive_exactly(self, n_bytes: int) -> bytes:
-        data, n_polls, n_frames = b"", 0, self._frames.sum()
+        data, n_polls, n_frames = b"", 0, self.process.n_frames
         while len(data) < n_bytes:
             try:
                 more = self._socket.recv(n_bytes - len(data))
@@ -151,9 +157,9 @@ class Connection:
                 if self._is_stopped():
                     raise Stopped from None
                 # Polls are counted, because the time may include a suspension of the machine. Each
-                # step of a rollout may take all of the time.
-                n_polls = n_polls + 1 if self._frames.sum() == n_frames else 0
-                n_frames = self._frames.sum()
+                # step of a rollout may take all of the time, also one of another worker's rollout.
+                n_polls = n_polls + 1 if self.process.n_frames == n_frames else 0
+                n_frames = self.process.n_frames
                 if n_polls * POLL_SECONDS >= self._patience_seconds:
                     seconds = f"{self._patience_seconds:g} s"
                     raise EnvError(f"{self.share.name} has not answered for {seconds}") from None

@@ -50,7 +50,7 @@ import numpy as np
 from a3c.contract import Collecting, Game, Replaced, Step
 from a3c.envs.memory import SharedMemory
 from a3c.envs.score import Score
-from a3c.machine.stopping import SIGNALS
+from a3c.machine.stopping import SIGNALS, Stopped
 
 RESET, STEP, COLLECT = range(3)
 REQUEST = struct.Struct("=BI")  # RESET or STEP, and the slot; COLLECT, and how many bytes follow
@@ -109,6 +109,8 @@ class _Server:
         self._worker = worker
         self.share = share
         self._envs: list[_Env] = []
+        self._ended = select.poll()
+        self._ended.register(worker, select.POLLIN)
 
     def build(self) -> None:
         memory, envs = self.share.memory, self.share.envs
@@ -129,8 +131,9 @@ class _Server:
             score.n_frames = int(self._rows.n_frames[row])  # by processes that this one replaces
             self._envs.append((row, env, score))
         if self.share.collecting:
-            arrays = memory.arrays() | {"observations": self._rows.observations}
-            self._collect = self.share.collecting.collector(self, arrays, self._ours)
+            self._collect = self.share.collecting.collector(
+                self, memory.arrays(), self._ours, self._is_hung_up
+            )
         self.ring()
 
     def answer(self) -> bool:
@@ -145,7 +148,10 @@ class _Server:
         elif what == STEP:
             told = self._step_all(n)
         elif asked := self._receive(n):
-            told = self._collect(json.loads(asked))
+            try:
+                told = self._collect(json.loads(asked))
+            except Stopped:
+                return False
         self.ring(json.dumps(told).encode() if told else b"")
         return True
 
@@ -153,6 +159,10 @@ class _Server:
         with contextlib.suppress(OSError):
             return self._worker.recv(n_bytes, socket.MSG_WAITALL)
         return b""
+
+    def _is_hung_up(self) -> bool:
+        """Asked while the worker waits for a rollout, and sends nothing else."""
+        return bool(self._ended.poll(0))
 
     @property
     def n_frames(self) -> int:

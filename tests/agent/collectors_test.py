@@ -1,10 +1,13 @@
 """Rollouts that environment processes collect are those that the worker's thread would collect."""
 
+import collections
 import contextlib
 import os
 import pathlib
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from a3c.envs import process
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import describe_env
 from a3c.envs.pool import Pool
-from a3c.envs.process import EnvError
+from a3c.envs.process import EnvError, EnvProcess
 from a3c.machine.stopping import StopFlag, Stopped
 from a3c.run.start import subject_of
 from a3c.settings import command_line
@@ -37,10 +40,19 @@ def settings(arguments: str) -> tuple[Params, Subject, Any]:
 class Rig:
     """The environments of one worker, and what collects in them: their processes, or this thread."""
 
-    def __init__(self, arguments: str, in_processes: bool, n_processes: int, **fleet: Any) -> None:
+    def __init__(
+        self,
+        arguments: str,
+        in_processes: bool = True,
+        n_processes: int = 1,
+        shared: EnvProcess | None = None,
+        timeout: float = 30.0,
+        **fleet: Any,
+    ) -> None:
         params, subject, description = settings(arguments)
-        self.fleet = Fleet(1, params.envs_per_worker, 30.0, restarts_a_minute=5, **fleet)
+        self.fleet = Fleet(1, params.envs_per_worker, timeout, **{"restarts_a_minute": 5} | fleet)
         self.fleet.n_processes_each = n_processes
+        self.fleet.shared = {0: shared} if shared else {}
         how = collectors.collecting(params, subject) if in_processes else None
         n_slots, games = params.steps_per_update + 1, [0] * params.envs_per_worker
         self.pool = Pool(params, description, 0, len(games), n_slots, games, self.fleet, how)
@@ -59,10 +71,8 @@ class Rig:
 
 
 @contextlib.contextmanager
-def rig(
-    arguments: str, in_processes: bool = True, n_processes: int = 1, **fleet: Any
-) -> Iterator[Any]:
-    made = Rig(arguments, in_processes, n_processes, **fleet)
+def rig(arguments: str, *how: Any, **more: Any) -> Iterator[Any]:
+    made = Rig(arguments, *how, **more)
     with contextlib.closing(made.pool):
         made.collector.begin()
         yield made
@@ -128,15 +138,19 @@ def test_processes_collect_what_the_thread_would(arguments: str) -> None:
 
 def test_what_breaks_in_a_rollout_is_left_out_and_begins_anew() -> None:
     """Analytic: environment 1's process is killed; the other's column, and what comes next, are as if
-    nothing had happened, and the actions are those that would be drawn anyway.
+    nothing had happened, and the actions are those that would be drawn anyway. Discounted rewards begin
+    at 0.
     """
-    arguments = f"--network mlp --envs_per_worker 2 --steps_per_update 4 {TOY}Vector-v0"
+    arguments = "--network mlp --envs_per_worker 2 --steps_per_update 4 --scale_rewards"
+    arguments += f" --seed 3 {TOY}Vector-v0"
     with rig(arguments, n_processes=2) as broken, rig(arguments, n_processes=2) as whole:
+        running = running_of(whole, 0)
         for each in (broken, whole):
-            collect(each, {})
+            collect(each, running)
         os.kill(pids_of(broken.pool)[1], signal.SIGKILL)
-        found, told = collect(broken, {})
-        expected, all_of_it = collect(whole, {})
+        found, told = collect(broken, running)
+        expected, all_of_it = collect(whole, running)
+        assert (told.seen["returns"].n, all_of_it.seen["returns"].n) == (4, 8)
         assert broken.collector.is_whole.tolist() == [True, False]
         assert [r.why for r in broken.restarts] == ["worker 0, environment 1 died (exit code -9)"]
         for a, b in zip(found, expected, strict=True):
@@ -144,9 +158,15 @@ def test_what_breaks_in_a_rollout_is_left_out_and_begins_anew() -> None:
         assert (told.n_steps, all_of_it.n_steps) == (4, 8)
         assert told.position.generator == all_of_it.position.generator
         assert told.position.next_games == [2, 2]  # environment 1's new game has no step
-        found, told = collect(broken, {})
-        expected, _ = collect(whole, {})
+        assert whole.pool.arrays["returns"][-1, 1] > 0
+        found, told = collect(broken, running)
+        expected, _ = collect(whole, running)
         assert broken.collector.is_whole.all()
+        paid = 10.0 * found.actions[:, 1]
+        returns = [paid[0]]
+        for each in paid[1:]:
+            returns.append(0.99 * returns[-1] + each)
+        np.testing.assert_allclose(broken.pool.arrays["returns"][:, 1], returns)
         np.testing.assert_array_equal(found.actions, expected.actions)
         assert found.observations[:, 1].tolist() == [[n, 0] for n in range(5)]
         assert told.position.next_games == [3, 3]
@@ -170,37 +190,72 @@ def test_a_rollout_of_which_nothing_is_left_is_collected_again() -> None:
 
 def test_what_fails_again_and_again_is_an_error() -> None:
     """Analytic: the joystick breaks in every rollout; nothing of any counts."""
-    with rig(f"--network mlp --steps_per_update 4 {TOY}RaisesInStep-v0") as made:
-        with pytest.raises(EnvError, match="the joystick broke"):
-            made.collector.collect({})
+    with rig(f"--network mlp --steps_per_update 2 {TOY}RaisesInStep-v0") as made:
+        collect(made, {})
+        assert made.collector.n_steps_collected == 2
+        rollouts = (made.collector.collect({}) for _ in range(20))
+        with pytest.raises(EnvError, match="the joystick broke"):  # in each game's third step
+            collections.deque(rollouts)
         made.collector.end()
         assert len(made.restarts) == 5
         assert made.collector.n_steps_collected == 0
 
 
-@pytest.mark.parametrize("name", ["Naps-v0", "HangsInStep-v0"])
-def test_each_step_of_a_rollout_has_the_time_of_one(monkeypatch: Any, name: str) -> None:
-    """Analytic: five steps of 0.2 s are waited for, if each may take 0.5 s; one that hangs is not."""
+@pytest.fixture
+def frequent_polls(monkeypatch: Any) -> None:
     monkeypatch.setattr(process, "POLL_SECONDS", 0.1)
-    with rig(f"--network mlp --steps_per_update 5 {TOY}{name}") as made:
-        for connection in made.pool._connections:
-            connection._patience_seconds = 0.5
-        made.pool._replace = lambda number, slot, error: (_ for _ in ()).throw(error)
-        if name == "Naps-v0":
-            assert collect(made, {})[1].n_steps == 5
-        else:
-            with pytest.raises(EnvError, match=r"has not answered for 0\.5 s"):
-                made.collector.collect({})
+
+
+@pytest.mark.usefixtures("frequent_polls")
+def test_each_step_of_a_rollout_has_the_time_of_one() -> None:
+    """Analytic: ten steps of 0.2 s are waited for, if each may take 1 s; one that hangs is not, although
+    another process of the worker goes on.
+    """
+    arguments = f"--network mlp --envs_per_worker 2 --steps_per_update 10 {TOY}Naps-v0"
+    with rig(arguments, n_processes=2, timeout=1.0, restarts_a_minute=0) as made:
+        assert collect(made, {})[1].n_steps == 20
+        os.kill(pids_of(made.pool)[0], signal.SIGSTOP)
+        with pytest.raises(EnvError, match="environment 0 has not answered for 1 s"):
+            made.collector.collect({})
+        assert made.pool._rows.n_frames[1] < 20
+
+
+@pytest.mark.usefixtures("frequent_polls")
+def test_a_process_may_take_its_time_for_another_worker() -> None:
+    """Analytic: of two workers that share a process, one waits for a rollout that takes longer than its
+    own step may take.
+    """
+    shared = EnvProcess(2)
+    arguments = f"--network mlp --steps_per_update 10 {TOY}Naps-v0"
+    with contextlib.ExitStack() as open_pools:
+        both = [Rig(arguments, shared=shared, timeout=1.0) for _ in range(2)]
+        for each in both:
+            open_pools.callback(each.pool.close)
+        for each in both:
+            each.collector.begin()
+        with futures.ThreadPoolExecutor(2) as threads:
+            told = list(threads.map(lambda each: collect(each, {})[1], both))
+        assert [(x.n_steps, x.n_frames) for x in told] == [(10, 10)] * 2
+        assert both[0].restarts == both[1].restarts == []
 
 
 def test_a_stop_ends_the_wait_for_a_rollout() -> None:
-    """Analytic: it comes while the environment hangs."""
-    stop = StopFlag()
-    arguments = f"--network mlp --steps_per_update 5 {TOY}HangsInStep-v0"
-    with rig(arguments, is_stopped=stop.is_set) as made:
-        stop.set()
-        with pytest.raises(Stopped):
-            made.collector.collect({})
+    """Analytic: it comes in the middle, and the process ends before it is killed, and without an error. So a
+    worker that shares the process, and is not stopped, gets another.
+    """
+    stop, shared = StopFlag(), EnvProcess(2)
+    arguments = f"--network mlp --steps_per_update {{}} {TOY}Naps-v0"
+    stopped = Rig(arguments.format(30), shared=shared, is_stopped=stop.is_set)
+    other = Rig(arguments.format(2), shared=shared)
+    with contextlib.closing(other.pool):
+        with contextlib.closing(stopped.pool):
+            stopped.collector.begin()
+            other.collector.begin()
+            threading.Timer(0.3, stop.set).start()
+            with pytest.raises(Stopped):
+                stopped.collector.collect({})
+        assert collect(other, {})[1].n_steps == 2
+    assert [r.why for r in other.restarts] == ["worker 0, environment 0 died (exit code 0)"]
 
 
 def test_who_collects() -> None:
