@@ -89,7 +89,7 @@ def time_updates(source: Any, seconds: float, ray_pid: int | None = None) -> Upd
 @contextlib.contextmanager
 def sources(arguments: str, ray_process: Any) -> Iterator[tuple[Any, list[Any]]]:
     """A local source, and remote ones."""
-    from a3c.agent import collectors
+    from a3c.agent import process_collector
     from a3c.agent.blocks import Receiver
     from a3c.agent.learner import Learner
     from a3c.agent.source import local_source
@@ -113,7 +113,7 @@ def sources(arguments: str, ray_process: Any) -> Iterator[tuple[Any, list[Any]]]
     shared = build_shared(params, subject, Start())
     fleet, games = Fleet(1, n_envs, restarts_a_minute=10), [0] * n_envs
     fleet.n_processes_each = 1  # as in an actor
-    how = collectors.collecting(params, subject)
+    how = process_collector.collecting(params, subject)
     pool = Pool(params, description, 0, n_envs, N_STEPS + 1, games, fleet, how)
     with contextlib.closing(pool):
         generator = np.random.default_rng(0)

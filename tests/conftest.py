@@ -57,7 +57,7 @@ SECONDS = {
 GIGABYTES = 4.0  # of all processes together
 LOOK_SECONDS = 2.0
 
-COLLECTED = pytest.StashKey[set[str]]()  # the names of all tests, slow ones included
+COLLECTED = pytest.StashKey[set[str]]()  # the names of all tests but the weekly ones
 
 
 class Budgets:
@@ -199,7 +199,8 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(tryfirst=True)  # before any are deselected
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    config.stash[COLLECTED] = {item.nodeid for item in items}
+    by_default = (item for item in items if not item.get_closest_marker("weekly"))
+    config.stash[COLLECTED] = {item.nodeid for item in by_default}
 
 
 def pytest_configure(config: pytest.Config) -> None:

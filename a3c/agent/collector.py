@@ -1,7 +1,7 @@
 """How a rollout is collected: a network acts in environments, step by step.
 
 This happens in a worker's thread, or, with the network for vectors, in the environments' processes
-(see `collectors`). So nothing here needs TensorFlow.
+(see `process_collector`). So nothing here needs TensorFlow.
 
 If an environment's process breaks, the rollout goes on with the other environments' columns; if none
 is left, it is collected again. So a fault counts neither as an end nor as a reward.
@@ -63,7 +63,7 @@ def rollout_in(arrays: Mapping[str, np.ndarray]) -> Rollout:
     return Rollout(observations, **{name: arrays[name] for name in names})
 
 
-def seen_in(
+def moments_in(
     arrays: Mapping[str, np.ndarray], is_whole: np.ndarray, names: Iterable[str]
 ) -> dict[str, Moments]:
     """What a rollout adds to the moments: nothing of environments that were replaced."""
@@ -172,7 +172,7 @@ class Collector:
         new_frames = n_frames - self._n_frames_told
         self._n_frames_told = n_frames
         n_steps = len(self.rollout.rewards) * int(self.is_whole.sum())
-        seen = seen_in(self._arrays, self.is_whole, moments)
+        seen = moments_in(self._arrays, self.is_whole, moments)
         return Collected(n_steps, new_frames, games, seen, self.position, self.last_mean[1])
 
     def fill(self, moments: Mapping[str, Moments]) -> list[Game]:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from a3c.agent.collector import Collector, EnvRestart
-from a3c.agent.collectors import Collectors
 from a3c.agent.learner import Learner, Measurement
 from a3c.agent.local import LocalNetwork, local_network
+from a3c.agent.process_collector import ProcessCollector
 from a3c.contract import Collected, EnvProcesses, Moments, WorkerPosition
 from a3c.settings.params import Params
 
@@ -16,7 +16,7 @@ from a3c.settings.params import Params
 class LocalSource:
     """Implements `worker.Source`."""
 
-    def __init__(self, local: LocalNetwork, collector: Collector | Collectors) -> None:
+    def __init__(self, local: LocalNetwork, collector: Collector | ProcessCollector) -> None:
         self.local, self.collector = local, collector
         self.n_steps_per_rollout = collector.n_steps_per_rollout
         self.begin, self.end = collector.begin, collector.end
@@ -58,5 +58,5 @@ def local_source(
     """The source of a worker with these environments; `generator` draws its actions."""
     local = local_network(learner, envs.arrays.get("weights"))
     if envs.arrays:
-        return LocalSource(local, Collectors(envs, generator, report))
+        return LocalSource(local, ProcessCollector(envs, generator, report))
     return LocalSource(local, Collector(local, envs, params, generator, report, is_stopped))

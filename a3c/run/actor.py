@@ -39,7 +39,7 @@ class Actor:
 
     def begin(self, setup: Setup) -> str:
         """Start TensorFlow and the environments; returns the machine's name."""
-        from a3c.agent import collectors
+        from a3c.agent import process_collector
         from a3c.envs.fleet import Fleet
         from a3c.envs.pool import Pool
         from a3c.machine import cores, tensorflow_process
@@ -50,7 +50,7 @@ class Actor:
         fleet = Fleet(1, n_envs, params.env_timeout_seconds, restarts_a_minute=10)
         n_slots, games = params.steps_per_update + 1, setup.position.next_games
         # The environments are built while TensorFlow is imported.
-        how = collectors.collecting(params, setup.subject)
+        how = process_collector.collecting(params, setup.subject)
         self.pool = Pool(
             params, setup.description, setup.worker, n_envs, n_slots, games, fleet, how
         )

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from a3c.agent import collectors
+from a3c.agent import process_collector
 from a3c.contract import EnvDescription, Subject
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import UnsupportedEnv, describe_env
@@ -162,7 +162,7 @@ def _run(
     open_things.callback(say_how_to_go_on, folder, params)
 
     # The environment processes start while TensorFlow is imported.
-    collecting = collectors.collecting(params, subject)
+    collecting = process_collector.collecting(params, subject)
     pools: list[Pool] = []
     open_things.callback(close_all, pools)
     for worker in range(n_local):

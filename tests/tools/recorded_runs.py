@@ -5,7 +5,7 @@ before the first update and at the end hold. Whoever judges a run by these two (
 oracle) knows nothing of what lies between them, and needs no change when that is rewritten.
 
 The worker's thread collects, as with --debug, since nothing would pass otherwise. That processes collect
-the same, bit for bit, is what `collectors_test` and `debug_dump_test` show.
+the same, bit for bit, is what `process_collector_test` and `debug_dump_test` show.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import numpy as np
 
 import train
 from a3c import contract
-from a3c.agent import collectors, network
+from a3c.agent import network, process_collector
 from a3c.envs.pool import Pool
 from a3c.machine import tensorflow_process
 from a3c.run import start, training
@@ -99,7 +99,7 @@ def record(
     said = io.StringIO()
     with (
         mock.patch.object(start, "Pool", Recorder),
-        mock.patch.object(collectors, "collecting", return_value=None),
+        mock.patch.object(process_collector, "collecting", return_value=None),
         mock.patch.object(network, "initial_weights", lambda *a: change_initial_weights(draw(*a))),
         mock.patch.object(training, "train", lambda p, *a: train_(change_params(p), *a)),
         # Only a process that has not used TensorFlow yet can configure it.

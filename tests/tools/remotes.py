@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from a3c.agent import collectors, moments, network
+from a3c.agent import moments, network, process_collector
 from a3c.agent.blocks import Receiver
 from a3c.agent.learner import Learner
 from a3c.agent.shared import SharedState
@@ -134,7 +134,7 @@ def learned(
     with contextlib.ExitStack() as open_things:
         if actors is None:
             fleet = Fleet(1, n_envs)
-            how = collectors.collecting(params, subject)
+            how = process_collector.collecting(params, subject)
             pool = Pool(params, description, NUMBER, n_envs, n_slots, games, fleet, how)
             open_things.callback(pool.close)
             learner = Learner(shared, params, subject, pool.observations)

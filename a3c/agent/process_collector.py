@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from a3c.agent import collector, moments, network, vectors
-from a3c.agent.collector import Collector, EnvRestart, rollout_in, seen_in
+from a3c.agent.collector import Collector, EnvRestart, moments_in, rollout_in
 from a3c.agent.policy import policy_of
 from a3c.contract import (
     Collected,
@@ -94,8 +94,8 @@ def _ignore(restart: EnvRestart) -> None:
     """A process cannot replace itself."""
 
 
-class Collectors:
-    """Those in the processes of a worker. They are used as if they were one."""
+class ProcessCollector:
+    """The collectors in the processes of a worker, used as if they were one."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Collectors:
         n_frames = self._processes.n_frames
         new_frames = n_frames - self._n_frames_told
         self._n_frames_told = n_frames
-        seen = seen_in(self._processes.arrays, self.is_whole, running)
+        seen = moments_in(self._processes.arrays, self.is_whole, running)
         n_steps *= int(self.is_whole.sum())
         games.sort(key=lambda game: (game.step, game.env))  # as one process would tell them
         return Collected(n_steps, new_frames, games, seen, self.position, last_mean[1])

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from a3c.agent import collectors, moments, network, vectors
+from a3c.agent import moments, network, process_collector, vectors
 from a3c.agent.collector import Collector, EnvRestart, Rollout
-from a3c.agent.collectors import Collectors
+from a3c.agent.process_collector import ProcessCollector
 from a3c.contract import Subject
 from a3c.envs import process
 from a3c.envs.fleet import Fleet
@@ -53,7 +53,7 @@ class Rig:
         self.fleet = Fleet(1, params.envs_per_worker, timeout, **{"restarts_a_minute": 5} | fleet)
         self.fleet.n_processes_each = n_processes
         self.fleet.shared = {0: shared} if shared else {}
-        how = collectors.collecting(params, subject) if in_processes else None
+        how = process_collector.collecting(params, subject) if in_processes else None
         n_slots, games = params.steps_per_update + 1, [0] * params.envs_per_worker
         self.pool = Pool(params, description, 0, len(games), n_slots, games, self.fleet, how)
         shapes = network.weight_shapes(subject)
@@ -63,7 +63,7 @@ class Rig:
         self.collector: Any
         if in_processes:
             self.pool.arrays["weights"][:] = vectors.held("mlp", weights)[vectors.BLOCK]
-            self.collector = Collectors(self.pool, generator, report)
+            self.collector = ProcessCollector(self.pool, generator, report)
         else:
             acting = vectors.Network(subject, weights)
             self.collector = Collector(acting, self.pool, params, generator, report)
@@ -268,4 +268,4 @@ def test_who_collects() -> None:
         assert "tensorflow" not in pathlib.Path(f"/proc/{pid}/maps").read_text()
     for arguments in ("--debug --n_workers 1 CartPole-v1", "PongNoFrameskip-v4"):
         params, subject, _ = settings(arguments)
-        assert collectors.collecting(params, subject) is None
+        assert process_collector.collecting(params, subject) is None
