@@ -149,7 +149,7 @@ class Connection:
         return json.loads(content) if content else None
 
     def _receive_exactly(self, n_bytes: int) -> bytes:
-        data, n_polls, n_frames = b"", 0, self.process.n_frames
+        data, n_polls, n_frames = b"", 0, -1  # which nobody knows before the first poll is over
         while len(data) < n_bytes:
             try:
                 more = self._socket.recv(n_bytes - len(data))
@@ -158,8 +158,8 @@ class Connection:
                     raise Stopped from None
                 # Polls are counted, because the time may include a suspension of the machine. Each
                 # step of a rollout may take all of the time, also one of another worker's rollout.
-                n_polls = n_polls + 1 if self.process.n_frames == n_frames else 0
-                n_frames = self.process.n_frames
+                n_before, n_frames = n_frames, self.process.n_frames
+                n_polls = n_polls + 1 if n_frames == n_before else 0
                 if n_polls * POLL_SECONDS >= self._patience_seconds:
                     seconds = f"{self._patience_seconds:g} s"
                     raise EnvError(f"{self.share.name} has not answered for {seconds}") from None
