@@ -31,6 +31,8 @@ PRESETS = ("pong-ocd-s", "pong-paper-s")
 # Studies. The first beginning is what the others are compared with.
 WORKERS = ("pong-ocd-s", "workers/")
 CONTINUOUS = ("mujoco/",)
+MEMORY = ("memory/",)
+SIMULATORS = ("simulators/",)
 INSIDE = ("entropy", "value", "rl/explained_variance", "speed")  # what moves before the score
 ABLATIONS = ("pong-fast-s", "ablations/")
 

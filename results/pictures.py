@@ -9,13 +9,16 @@ from matplotlib.figure import Figure
 
 from a3c.play import curves
 from a3c.sweep import plot_command as plot_runs
+from results import simulators
 from results.folders import (
     ABLATIONS,
     CONTINUOUS,
     GAMES,
     INSIDE,
+    MEMORY,
     PONG,
     PRESETS,
+    SIMULATORS,
     WORKERS,
     Published,
     n_workers_of,
@@ -81,5 +84,7 @@ PICTURES: dict[str, Callable[[Sequence[Published], pathlib.Path], None]] = {
     "workers-hours.png": drawn(WORKERS, "--x", "hours", "--curves", "100"),
     "ablations.png": drawn(ABLATIONS, "--curves", "100"),
     "continuous.png": drawn(CONTINUOUS, "--curves", "100"),
+    "memory.png": drawn(MEMORY, "--curves", "100"),
+    "simulators.png": lambda runs, path: simulators.draw(named(runs, SIMULATORS), path),
     **{f"{game.rpartition('-')[0]}.png": drawn([game], "--references") for game in GAMES},
 }

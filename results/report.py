@@ -18,6 +18,7 @@ from results.folders import (
     CONTINUOUS,
     GAMES,
     HERE,
+    MEMORY,
     OURS,
     PONG,
     PRESETS,
@@ -152,6 +153,22 @@ def continuous_table(runs: Sequence[Published]) -> str:
     return documents.table(["task", "seeds", LAST_GAMES, "evaluation"], rows)
 
 
+def memory_table(runs: Sequence[Published]) -> str:
+    """A row for each setting: the scores of its seeds."""
+    rows = [
+        [
+            plot_runs.group_name(seeds[0].folder),
+            str(seeds[0].run.settings["lstm_units"]),
+            str(seeds[0].run.settings["steps_per_update"]),
+            str(len(seeds)),
+            over_seeds(map(training_score, seeds)),
+        ]
+        for seeds in studies(runs, MEMORY)
+    ]
+    head = ["setting", "cells of each LSTM", "steps of a rollout", "seeds", LAST_GAMES]
+    return documents.table(head, rows)
+
+
 def study_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
     """How soon each setting reaches a score, and the score when all have trained for as long."""
     # Those of ablations have as many workers, so they keep their order.
@@ -216,6 +233,7 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (ROOT / "docs/results.md", "workers"): functools.partial(study_table, beginnings=WORKERS),
     (ROOT / "docs/ablations.md", "ablations"): functools.partial(study_table, beginnings=ABLATIONS),
     (ROOT / "docs/continuous.md", "continuous"): continuous_table,
+    (ROOT / "docs/memory.md", "memory"): memory_table,
     (HERE / "README.md", "all"): index_table,
 }
 
