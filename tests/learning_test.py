@@ -276,7 +276,9 @@ class VisualEnvs:
         return ()
 
 
-@pytest.mark.parametrize("n_envs", [12, 4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n_envs", [12, *(pytest.param(n, marks=pytest.mark.weekly) for n in (4, 1))]
+)
 def test_where_a_dot_has_vanished_is_seen_in_the_stack(n_envs: int) -> None:
     """Learning: a dot walks to one of two corners and vanishes, and then naming the corner pays; through all layers of
     preprocessing and the small network."""

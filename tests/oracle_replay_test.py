@@ -69,7 +69,7 @@ CASES = [
     for n_envs in (1, 4)
 ]
 # Those that do not take half a minute to two; and of vectors those that are like others.
-SLOW = {Case("small", "mean", 1), Case("small-lstm", "mean", 1)}
+SLOW = {Case("small-lstm", "mean", 1)}
 FAST = {
     *(Case("mlp", "mean", 4), Case("mlp", "sum", 1)),
     *(Case("mlp-lstm", "sum", 1), Case("per_state", "mean", 4), Case("per_dimension", "sum", 1)),

@@ -68,8 +68,8 @@ def sensitivity() -> dict[str, list[str]]:
     [
         ("vector-truncated", "--initial_lr 1.01e-4"),
         ("pendulum", "--entropy_bonus 0.0101"),
-        pytest.param("pong-ocd", "--initial_lr 1.01e-4", marks=pytest.mark.slow),
-        pytest.param("pong-1x4", "--initial_lr 7.07e-4", marks=pytest.mark.slow),
+        pytest.param("pong-ocd", "--initial_lr 1.01e-4", marks=pytest.mark.weekly),
+        pytest.param("pong-1x4", "--initial_lr 7.07e-4", marks=pytest.mark.weekly),
     ],
 )
 def test_a_hyperparameters_third_digit_turns_a_pin_red(name, more):

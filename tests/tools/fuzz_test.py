@@ -1,4 +1,4 @@
-"""Ten thousand inputs that make no sense: each is accepted, or refused in one clear line (see fuzz.py)."""
+"""Thousands of inputs that make no sense: each is accepted, or refused in one clear line (see fuzz.py)."""
 
 import re
 import subprocess
@@ -11,9 +11,9 @@ from a3c.store import checkpoint, games, run_folder
 from tests.tools import fuzz, soak_fuzz
 
 
-def test_ten_thousand_inputs_end_in_success_or_one_line():
+def test_thousands_of_inputs_end_in_success_or_one_line():
     """Analytic: no traceback, crash, hang or large memory; and each class has inputs that are accepted."""
-    command = [sys.executable, "-m", "tests.tools.soak_fuzz", "--inputs", "10000", "--jobs", "2"]
+    command = [sys.executable, "-m", "tests.tools.soak_fuzz", "--inputs", "4000", "--jobs", "2"]
     done = subprocess.run(command, cwd=soak_fuzz.ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     lines = done.stdout.splitlines()
@@ -22,7 +22,7 @@ def test_ten_thousand_inputs_end_in_success_or_one_line():
         [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) (?:inputs|taken|refused)", line)]
         for line in lines
     ]
-    assert [n for n, _, _ in counts] == [2450, 2450, 2450, 2450, 200]
+    assert [n for n, _, _ in counts] == [980, 980, 980, 980, 80]
     for n, n_taken, n_refused in counts:
         assert n_taken + n_refused == n
         assert min(n_taken, n_refused) > n / 50
