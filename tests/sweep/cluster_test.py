@@ -164,7 +164,7 @@ def test_a_trial_moves_on_when_its_machine_dies(tmp_path, sweep):
         folder = tmp_path / "sweep"
         asked = ["--envs", "CartPole-v1", "--seeds", "2", "--out", folder]
         where = ["--address", nodes.address, "--ship_code"]
-        process = sweep(*asked, *where, "--", *ONE_WORKER, "--n_steps", "4000")
+        process = sweep(*asked, *where, "--", *ONE_WORKER, "--n_steps", "20000")
         a, b = (folder / f"CartPole-v1_s{seed}" for seed in (0, 1))
         processes.wait_until(lambda: steps_of(a) > 0 or process.poll() is not None, "a trial")
         assert process.poll() is None, processes.outputs(tmp_path)
