@@ -72,20 +72,15 @@ def over_games(runs: Sequence[Published]) -> list[OverGames]:
         found.append(OverGames(OURSELVES, of, span(map(len, seeds)), games))
     for who, _, n_seeds, of, texts in OTHERS:
         if who not in SCALE:
-            games = [normalised(i, [value_of(text)]) for i, text in enumerate(texts)]
+            games = [normalised(i, [plot_runs.value_of(text)]) for i, text in enumerate(texts)]
             found.append(OverGames(who, of, n_seeds, games))
     return found
 
 
 def normalised(game: int, scores: Iterable[float]) -> np.ndarray:
     """Scores in the game of this title, human-normalised."""
-    env_id = f"{TITLES[game].replace(' ', '').replace('*', '')}NoFrameskip-v4"
+    env_id = f"{plot_runs.GAMES[game]}NoFrameskip-v4"
     return np.array([human_normalised(env_id, score) for score in scores], dtype=float)
-
-
-def value_of(text: str) -> float:
-    """The score in a cell of OTHERS."""
-    return float(text.lstrip("~>").replace("−", "-"))
 
 
 def span(values: Iterable[float]) -> str:

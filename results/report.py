@@ -24,7 +24,6 @@ from results.folders import (
     PRESETS,
     WORKERS,
     Published,
-    evaluation_mean,
     n_workers_of,
     named,
     reached,
@@ -81,7 +80,7 @@ def evaluated(seeds: Sequence[Published]) -> str:
     """One evaluation's mean and standard deviation, or the mean of several seeds' and their range."""
     summaries = [run.evaluation["summary"] for run in seeds if run.evaluation]
     if len(summaries) != 1:
-        return over_seeds(map(evaluation_mean, (run for run in seeds if run.evaluation)))
+        return over_seeds(summary["mean"] for summary in summaries)
     (summary,) = summaries
     text = f"{number(summary['mean'])} ± {number(summary['sd'])}"
     n_games = summary["n_games"]

@@ -1,6 +1,6 @@
 """ChainerRL's figure: scores with 1, 2, 4 and 8 workers of one environment, over steps and over time.
 
-Time is that of the clock if all runs had the machine alone, otherwise the processor's, of all processes.
+Time is that of the clock, since all runs had the machine alone.
 """
 
 import pathlib
@@ -8,25 +8,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from a3c.play import curves
-from a3c.store import reading
+from results.folders import Published, n_workers_of
 
 TASKS = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "Reacher-v5", "HalfCheetah-v5")
 N_GAMES = 20  # HalfCheetah plays only 200
 
 
-def draw(runs: Sequence[Any], path: pathlib.Path) -> None:
-    """A column for each task, a row for each axis, a curve for each run (`folders.Published`)."""
-    is_alone = all(one.is_alone for one in runs)
-    titles = ("agent steps", "minutes" if is_alone else "processor minutes, start-up included")
+def draw(runs: Sequence[Published], path: pathlib.Path) -> None:
+    """A column for each task, a row for each axis, a curve for each run."""
     with matplotlib.rc_context(curves.STYLE):
         figure = Figure(figsize=(17, 6.6), dpi=110, layout="constrained")
         rows = figure.subplots(2, len(TASKS), sharey="col")
-        for row, title in zip(rows, titles, strict=True):
+        for row, title in zip(rows, ("agent steps", "minutes"), strict=True):
             for axes in row:
                 axes.set_xlabel(title)
                 axes.grid(alpha=0.25)
@@ -35,21 +32,18 @@ def draw(runs: Sequence[Any], path: pathlib.Path) -> None:
         for axes, task in zip(rows[0], TASKS, strict=True):
             axes.set_title(task)
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        for one in sorted(runs, key=lambda one: one.run.settings["n_workers"]):
-            draw_run(rows[:, TASKS.index(one.facts["env_id"])], one, is_alone)
+        for one in sorted(runs, key=n_workers_of):
+            draw_run(rows[:, TASKS.index(one.facts["env_id"])], one)
         handles, _ = rows[0, 0].get_legend_handles_labels()
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path)
 
 
-def draw_run(column: Sequence[Any], published: Any, is_alone: bool) -> None:
+def draw_run(column: Sequence[Any], published: Published) -> None:
     """A run's curve in both rows of its task."""
-    n_workers = published.run.settings["n_workers"]
+    n_workers = n_workers_of(published)
     curve = curves.smooth(published.run, "steps", N_GAMES)
     hours = curves.smooth(published.run, "hours", N_GAMES).x
-    if not is_alone:
-        progress = reading.read_progress(published.folder).columns
-        hours = np.interp(curve.x, progress["misc/steps"], progress["misc/cpu_hours"])
     look = {
         "color": curves.COLOURS[n_workers.bit_length() - 1],
         "label": f"{n_workers} worker{'s' * (n_workers > 1)}",

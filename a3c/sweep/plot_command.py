@@ -281,9 +281,14 @@ def draw_references(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> lis
     for name, dash in zip(names, (":", "--", "-.", (0, (9, 3))), strict=False):
         label, scores = REFERENCES[name]
         score = scores[GAMES.index(games[0])]
-        y = float(score.lstrip("~>").replace("−", "-"))
+        y = value_of(score)
         handles.append(axes.axhline(y, color="0.3", ls=dash, lw=1, label=label.format(score)))
     return handles
+
+
+def value_of(score: str) -> float:
+    """The number in a score of REFERENCES, which may be approximate."""
+    return float(score.lstrip("~>").replace("−", "-"))
 
 
 def title_of(runs: Sequence[Run]) -> str:
