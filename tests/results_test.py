@@ -6,7 +6,9 @@ import json
 import pathlib
 import re
 import shlex
+from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 from matplotlib import image
@@ -16,7 +18,7 @@ from a3c.settings.params import BadInput
 from a3c.store import checkpoint, provenance, reading, run_folder
 from a3c.store.games import Games
 from benchmarks import documents
-from results import folders, over_games, pictures, publish, report
+from results import folders, lost_lives, over_games, pictures, publish, report
 from tests.tools import agents, run_files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -343,3 +345,53 @@ def test_the_index_says_how_a_run_ended_and_on_what():
     (row,) = rows_of(report.index_table([run]))
     assert row[2:4] == ["abcdefg, b.patch", "100,000 of 200,000"]
     assert row[4:] == ["1.00 h, resumed 2 ×", "A and B (R)"]
+
+
+# A life that is lost
+
+
+class Lives(gymnasium.Env):
+    """A game of two lives with two steps each; it pays 1 a step."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.n_steps, self.ale = 0, self
+
+    def lives(self) -> int:
+        return 2 - self.n_steps // 2
+
+    def getEpisodeFrameNumber(self) -> int:
+        return self.n_steps
+
+    def reset(self, **given):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.n_steps += 1
+        return np.zeros(1, np.float32), 1.0, self.n_steps == 4, False, {}
+
+
+class Counting:
+    """An agent whose state counts; `states` are those that it acted in."""
+
+    first_state = np.zeros((1, 1), np.float32)
+
+    def __init__(self) -> None:
+        self.states = []
+
+    def make_env(self, seed, game):
+        return Lives()
+
+    def act_batch(self, observations, states, generator):
+        self.states.append(states.ravel().tolist())
+        return SimpleNamespace(action=np.zeros(len(states), int), state=states + 1)
+
+
+@pytest.mark.parametrize(("forgets", "states"), [(True, [0, 1, 0, 1]), (False, [0, 1, 2, 3])])
+def test_an_agent_forgets_at_a_lost_life_or_does_not(forgets, states):
+    """Analytic: three games of two lives."""
+    agent = Counting()
+    assert lost_lives.play(agent, 3, seed=0, forgets=forgets) == [4.0] * 3
+    assert agent.states == [[state] * 3 for state in states]

@@ -81,18 +81,28 @@ MORE_TESTS = {
     "losses": ("properties", "worker", "oracle_replay", "learning"),
     "optimizer": ("properties", "shared", "worker", "sharing", "oracle_replay"),
     "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
-    "network": ("worker", "checkpoint", "oracle_replay", "pins"),
-    "kernels": ("network", "learner", "optimizer", "oracle_replay", "pins"),
-    "vectors": ("learner", "shared", "oracle_replay", "pins"),
+    "network": ("memory", "worker", "checkpoint", "oracle_replay", "pins"),
+    "kernels": ("network", "memory", "learner", "optimizer", "oracle_replay", "pins"),
+    "vectors": ("learner", "memory", "shared", "process_collector", "oracle_replay", "pins"),
     "calls": ("kernels", "learner", "remote", "pins"),
-    "local": ("learner", "worker", "vectors", "remote", "pins"),
+    "local": ("learner", "memory", "worker", "vectors", "remote", "pins"),
     "source": ("worker", "failure", "remote", "oracle_replay"),
     "process_collector": ("pool", "remote", "pins"),
     "policy": ("worker", "losses", "evaluation", "oracle_replay"),
     "moments": ("worker", "shared", "oracle_replay", "pins"),
-    "learner": ("worker", "failure", "properties", "learning", "shared", "oracle_replay"),
-    "worker": ("failure", "properties", "learning", "training", "oracle_replay"),
+    "learner": ("memory", "worker", "failure", "properties", "learning", "shared", "oracle_replay"),
+    "worker": (
+        "memory",
+        "moments",
+        "failure",
+        "properties",
+        "learning",
+        "training",
+        "oracle_replay",
+    ),
     "collector": (
+        "memory",
+        "moments",
         "worker",
         "process_collector",
         "failure",
@@ -638,7 +648,9 @@ def shares(functions: Functions, paths: Sequence[str], n_jobs: int) -> list[list
 
 def warm_up() -> None:
     """Load what the tests will need, so that forks have it."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # It starts its threads when loaded.
+    # These start threads when loaded; pandas, which comes with Ray, loads pyarrow.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     ctypes.CDLL(None).prctl(SUBREAPER, 1)
     import ale_py  # noqa: F401
