@@ -96,6 +96,8 @@ def test_a_forbidden_import_is_found(path: str, source: str) -> None:
         ("a3c, a3c.machine.stopping", {"numpy", "tensorflow", "gymnasium"}),
         ("a3c.run.command", {"numpy", "tensorflow", "gymnasium"}),
         ("a3c; a3c.read_run, a3c.load_agent", {"tensorflow", "gymnasium"}),
+        # Every process of environments has these.
+        ("a3c.agent.collector, a3c.agent.vectors, a3c.envs.serve", {"tensorflow"}),
         # Bad input is answered at once.
         ("a3c.settings.command_line, a3c.store.resume", {"tensorflow", "gymnasium"}),
         # Ray is imported only where it is asked for, and a trial alone needs TensorFlow.

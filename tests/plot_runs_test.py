@@ -125,6 +125,13 @@ def test_groups_are_named_without_the_seed(path, name):
     assert plot_runs.group_name(pathlib.Path(path)) == name
 
 
+def test_a_group_is_named_from_inside_its_run(tmp_path, monkeypatch):
+    """Analytic: the working directory has a name, too."""
+    (tmp_path / "wide_s3").mkdir()
+    monkeypatch.chdir(tmp_path / "wide_s3")
+    assert plot_runs.group_name(pathlib.Path()) == "wide"
+
+
 def test_runs_of_one_group_that_are_not_of_one_setting(tmp_path, capsys):
     """Analytic: seeds and what does not change training may differ; other settings get a note,
     other environments are refused.
@@ -274,7 +281,9 @@ def test_figures_are_drawn_from_progress(tmp_path, capsys):
         gzip.compress(b"misc/steps,misc/lr\n200,0.5\n300,x\n400,0.25\n")
     )
     run = plot_runs.load(folder, None)
-    figure = plot_runs.draw({"a": [run]}, options("--figures", "misc/lr", "entropy"))
+    figure = plot_runs.draw({"a": [run]}, options("--figures", "misc/lr", "entropy", "gradients"))
+    plain = plot_runs.draw({"a": [run]}, options())
+    assert figure.get_figheight() - plain.get_figheight() == pytest.approx(2 * 2.3)  # two rows
     (drawn,) = figure.axes[1].get_lines()
     np.testing.assert_array_equal(drawn.get_xdata(), [200, 400])
     np.testing.assert_array_equal(drawn.get_ydata(), [0.5, 0.25])
@@ -283,6 +292,7 @@ def test_figures_are_drawn_from_progress(tmp_path, capsys):
     assert columns <= {*logs.FIGURES}
     said = capsys.readouterr().err
     assert "no column 'rl/policy_entropy'; available: misc/steps, misc/lr\n" in said
+    assert "no column 'loss/grads_norm_combined' or 'loss/grads_norm_policy' or 'lo" in said
     assert "progress.csv: left out lines that are no rows: 1" in said
 
 

@@ -252,8 +252,7 @@ class ClipRewards(gymnasium.RewardWrapper):
 def luminance_and_scale(image: np.ndarray, interpolation: int = cv2.INTER_LINEAR) -> np.ndarray:
     """Return an image as (84, 84): luminance, (height, width) or one channel; RGB; or RGBA."""
     if image.ndim == 3 and image.shape[2] > 1:
-        code = cv2.COLOR_RGB2GRAY if image.shape[2] == 3 else cv2.COLOR_RGBA2GRAY
-        image = cv2.cvtColor(image, code)
+        image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)  # of RGBA, too
     return cv2.resize(image, (SIDE, SIDE), interpolation=interpolation)
 
 

@@ -142,6 +142,7 @@ def test_a_continuous_action_stands_between_its_bounds():
     panel = eyes.draw(decision)
     left, right = views.MARGIN + 100, views.PANEL_WIDTH - views.MARGIN - 150
     rows = [y for y in range(130, 400) if (panel[y] == views.CHOSEN).all(axis=-1).any()]
+    assert np.diff(rows).max() > 1  # the two do not touch
     for y, low, high, mean, taken in (
         (rows[3], -1, 3, 0, 2.5),
         (rows[-3], -10, 10, -8, 4),

@@ -87,6 +87,7 @@ def test_many_numbers_are_bars_from_a_zero_line():
     for i, (above, below) in enumerate(((0, 0), (20, 0), (0, 20), (30, 0))):
         column = is_bar[:, views.MARGIN + i * width + width // 2]
         assert (column[:zero].sum(), column[zero + 1 :].sum()) == (above, below)
+    assert panel.y > zero + 40  # what follows stands below them
 
 
 def test_cells_are_coloured_by_their_numbers():

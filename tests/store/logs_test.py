@@ -340,6 +340,13 @@ def test_a_table_of_another_version_keeps_its_columns(tmp_path, head):
     )
 
 
+def test_a_head_that_was_cut_off_is_no_head(tmp_path):
+    """Analytic: its run was killed while it wrote its first line."""
+    path = tmp_path / "progress.csv"
+    path.write_bytes(b"misc/steps,misc/fra")
+    assert logs._columns_of(path) == logs.FIGURES
+
+
 @pytest.mark.parametrize("head", ["", "misc/steps,misc/frames\r\n"])
 def test_rows_of_an_earlier_start_are_known(tmp_path, head):
     """Analytic: of this version or of another; a head is no row."""

@@ -51,8 +51,8 @@ from typing import Any, NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LIST = ROOT / "tests" / "mutants.txt"
 EQUIVALENT = ROOT / "tests" / "mutants_equivalent.txt"
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+if str(ROOT) not in sys.path:  # instead of tests/tools, where programs would find "toys"
+    sys.path[0] = str(ROOT)
 
 from tests.tools import mutation  # noqa: E402 (needs the path)
 
@@ -81,14 +81,14 @@ MORE_TESTS = {
     "losses": ("properties", "worker", "oracle_replay", "learning"),
     "optimizer": ("properties", "shared", "worker", "sharing", "oracle_replay"),
     "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
-    "network": ("memory", "worker", "checkpoint", "oracle_replay", "pins"),
+    "network": ("memory", "imports", "policy", "worker", "checkpoint", "oracle_replay", "pins"),
     "kernels": ("network", "memory", "learner", "optimizer", "oracle_replay", "pins"),
     "vectors": ("learner", "memory", "shared", "process_collector", "oracle_replay", "pins"),
     "calls": ("kernels", "learner", "remote", "pins"),
     "local": ("learner", "memory", "worker", "vectors", "remote", "pins"),
     "source": ("worker", "failure", "remote", "oracle_replay"),
     "process_collector": ("pool", "remote", "pins"),
-    "policy": ("worker", "losses", "evaluation", "oracle_replay"),
+    "policy": ("agent", "imports", "losses", "worker", "evaluation", "oracle_replay"),
     "moments": ("worker", "shared", "oracle_replay", "pins"),
     "learner": ("memory", "worker", "failure", "properties", "learning", "shared", "oracle_replay"),
     "worker": (
