@@ -247,7 +247,7 @@ def draw_over(axes: Any, name: str, results: Sequence[Result]) -> None:
         colour = COLOURS[0 if is_drawn else i % len(COLOURS)]
         at = [(dict(result.setting)[name], result.score) for result in of_rest]
         axes.plot(*zip(*at, strict=True), ls="", marker="o", ms=4, alpha=0.5, mew=0, color=colour)
-        if not is_drawn and len(others) + len({x for x, _ in at}) < len(results) + len(others):
+        if not is_drawn and len({x for x, _ in at}) < len(results):
             means = [(x, np.mean([y for z, y in at if z == x])) for x in sorted({x for x, _ in at})]
             label = label_of(rest) if rest else None
             axes.plot(*zip(*means, strict=True), lw=1.2, color=colour, label=label)

@@ -20,6 +20,13 @@ def test_a_monitor_file_is_read(end):
     assert file.words == []
 
 
+def test_an_environment_without_an_id_has_none():
+    """Analytic: Stable-Baselines3 writes a word there; and a game may end in its first second."""
+    for word in ("None", "Unknown"):
+        file = games.parse_monitor(monitor_text([(1.0, 10, 0.5)]).replace(PONG, word))
+        assert (file.env_id, len(file.rows)) == (None, 1)
+
+
 TWO = monitor_text([(1.0, 10, 1.0), (2.0, 20, 2.0)])
 OURS = games_text([(1.0, 10, 1.0, 30), (2.0, 20, 2.0, 20)])
 

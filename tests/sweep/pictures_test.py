@@ -156,8 +156,14 @@ def test_a_value_of_few_sizes_or_below_zero_has_a_plain_axis(tmp_path):
     """Analytic: ε over five decades is logarithmic, γ and an entropy bonus of 0 are not."""
     search = {"discount": [0.9, 0.99], "entropy_bonus": [0, 0.01], "rmsprop_epsilon": [1e-5, 0.1]}
     path = sweep_of(tmp_path / "x", lambda trial: 1.0, envs=["CartPole-v1"], search=search)
-    scales = {axes.get_xlabel(): axes.get_xscale() for axes in figure_of(path).axes[:3]}
+    figure = figure_of(path)
+    scales = {axes.get_xlabel(): axes.get_xscale() for axes in figure.axes[:3]}
     assert scales == {"discount": "linear", "entropy_bonus": "linear", "rmsprop_epsilon": "log"}
+    # A line for each setting of the other two values, which its label tells.
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert len({*labels}) == 4
+    assert all("entropy_bonus" in label for label in labels)
+    assert figure.get_figheight() == pytest.approx(3 * 2.8 + 3.2 + 1.2)
 
 
 def test_of_many_settings_the_best_are_coloured(tmp_path):

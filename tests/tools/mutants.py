@@ -130,7 +130,7 @@ MORE_TESTS = {
     "stopping": ("train",),
     "params": ("command_line", "config", "run_folder", "resume"),
     "naming": ("run_folder", "plan"),
-    "command_line": ("config", "params", "train"),
+    "command_line": ("config", "params", "resume", "train"),
     "config": ("command_line", "params"),
     "checkpoint": ("evaluator", "resume", "training", "train"),
     "events": ("logs", "resume"),
