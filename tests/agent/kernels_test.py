@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.agent import calls, kernels, network, optimizer
+from a3c.agent import calls, kernels, network, optimizer, policy
 from a3c.agent.learner import Learner
 from a3c.agent.shared import SharedState
 from a3c.settings.params import Params
-from tests.tools.agents import subject_of
+from tests.tools.agents import FORGETFUL, subject_of
 from tests.tools.crews import (
     IMAGE_SHAPES,
     IMAGE_SUBJECT,
@@ -116,12 +116,20 @@ def test_the_dense_layer_below_an_lstm_has_a_product_too() -> None:
         memory = kernels.Memory(tf.fill((1, 16), 0.5), tf.constant([[1.0], [0.0], [1.0]]))
         predictions = kernels.forward(subject, weights, tf.constant(images), memory)
         loss = tf.reduce_sum(tf.sin(predictions.outputs)) + tf.reduce_sum(predictions.values**2)
+    assert [*predictions.activations] == ["conv1", "conv2", "dense", "lstm"]
     ours = kernels.gradients(tape, loss, weights, predictions.activations)
     assert [name for name in ours if isinstance(ours[name], kernels.Product)] == ["dense_kernel"]
     for name, expected in tape.gradient(loss, weights).items():
         assert np.abs(expected).max() > 1e-6, name
         found = kernels.multiplied(ours[name])
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7, err_msg=name)
+
+
+def test_a_variance_near_zero_has_a_limit() -> None:
+    """Analytic: the log of the standard deviation ends at the same limit as a free one."""
+    layers = kernels.Layers({}, FORGETFUL)
+    made = layers.with_log_sd_of_variance(tf.zeros((2, 1)), tf.constant([[-1e3], [-1e30]]))
+    np.testing.assert_allclose(made, [[0, -policy.LIMIT_OF_LOG_SD]] * 2, rtol=1e-4)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -135,7 +135,7 @@ def test_a_rollout_takes_one_call_more_than_it_has_steps() -> None:
     rollout, at first for each 10th.
     """
     envs = NumberedEnvs(4, 1, truncations={(4, 0)}, terminations={(7, 0)})
-    crew = crew_of_one(102 * 3, envs, number=0)
+    crew = crew_of_one(112 * 3, envs, number=0)
     calls = record(crew.locals[0])
     crew.run()
     names = [call.name for call in calls]
@@ -143,7 +143,7 @@ def test_a_rollout_takes_one_call_more_than_it_has_steps() -> None:
     measured = ["act", "act", "act", "measure", "learn"]
     truncated = ["act", "act", "evaluate_last", "act", "learn"]
     first_hundred = measured + truncated + 8 * plain + 9 * (measured + 9 * plain)
-    assert names == first_hundred + measured + plain
+    assert names == first_hundred + measured + 11 * plain
 
 
 def test_episode_value_mean_is_of_the_latest_finished_episode() -> None:

@@ -80,7 +80,7 @@ SAMPLE_SEED = 2
 MORE_TESTS = {
     "losses": ("properties", "worker", "oracle_replay", "learning"),
     "optimizer": ("properties", "shared", "worker", "sharing", "oracle_replay"),
-    "shared": ("worker", "checkpoint", "sharing", "oracle_replay"),
+    "shared": ("learner", "optimizer", "worker", "checkpoint", "sharing", "oracle_replay"),
     "network": ("memory", "imports", "policy", "worker", "checkpoint", "oracle_replay", "pins"),
     "kernels": ("network", "memory", "learner", "optimizer", "oracle_replay", "pins"),
     "vectors": ("learner", "memory", "shared", "process_collector", "oracle_replay", "pins"),
