@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from a3c.play import curves
+from a3c.play import curves, windows
 from a3c.play.curves import Curve
 from a3c.settings.params import BadInput
 from a3c.store import logs
@@ -343,6 +343,17 @@ def test_lists_leave_runs_alone(tmp_path, monkeypatch, flag, form):
     assert parsed.references == (list(plot_runs.REFERENCES) if flag == "--references" else [])
     assert parsed.figures == (list(plot_runs.FIGURES) if flag == "--figures" else [])
     assert parsed.curves == ([1] if flag == "--curves 1" else None)
+
+
+def test_a_toolkit_that_does_not_work_opens_no_window(monkeypatch):
+    """Analytic: as where MPLBACKEND names one that is not installed, or there is no display."""
+
+    def switch(backend):
+        raise ImportError("Cannot load backend")
+
+    monkeypatch.setattr("matplotlib.pyplot.switch_backend", switch)
+    monkeypatch.setattr("matplotlib.pyplot.get_backend", lambda: "tkagg")
+    assert not windows.can_open()
 
 
 def test_without_out_it_is_shown_or_saved_beside_the_run(tmp_path, monkeypatch, capsys):

@@ -45,3 +45,4 @@ def test_nothing_is_suggested_where_nothing_is_near():
     """Analytic: and a name with a meaning elsewhere suggests nothing that is not in the list."""
     assert nearest("--xyzzy", command_line.FLAGS) == ""
     assert nearest("gamma", {"seeds", "envs"}) == ""
+    assert nearest("game", {"seeds", "draws"}) == ""  # in a file, where nothing is a flag
