@@ -43,9 +43,10 @@ def play(agent: Agent, n_games: int, seed: int, *, forgets: bool) -> list[float]
         for i, action in zip([*playing], decision.action, strict=True):
             observations[i], reward, terminated, truncated, _ = envs[i].step(action)
             scores[i] += reward
-            if forgets and lives_of(envs[i]) < lives[i]:
+            lives_now = lives_of(envs[i])
+            if forgets and lives_now < lives[i]:
                 states[i] = 0
-            lives[i] = lives_of(envs[i])
+            lives[i] = lives_now
             n_frames = envs[i].unwrapped.ale.getEpisodeFrameNumber()
             if terminated or truncated or n_frames >= evaluation.MAX_FRAMES:
                 envs[i].close()

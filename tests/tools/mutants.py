@@ -187,7 +187,12 @@ class Function(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.path.removesuffix('.py').replace('/', '.')}.{self.part.name}"
+        return f"{module_name(self.path)}.{self.part.name}"
+
+    @property
+    def mutant_names(self) -> list[str]:
+        """Names that no other module has, as EQUIVALENT gives them."""
+        return [f"{module_name(self.path)}.{mutant.name}" for mutant in self.part.mutants]
 
     @property
     def is_in_full(self) -> bool:
@@ -207,6 +212,10 @@ Functions = dict[str, Function]  # by key
 
 
 # The list
+
+
+def module_name(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
 
 
 def is_in_full(path: str) -> bool:
@@ -308,8 +317,8 @@ def score(functions: Iterable[Function], excused: Mapping[str, str]) -> Iterator
 
 def survivors(function: Function) -> list[str]:
     """Return the names of the mutants that survived."""
-    mutants = zip(function.part.mutants, function.states, strict=True)
-    return [mutant.name for mutant, state in mutants if state == SURVIVED]
+    mutants = zip(function.mutant_names, function.states, strict=True)
+    return [name for name, state in mutants if state == SURVIVED]
 
 
 def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -331,8 +340,8 @@ def to_run_again(
         return again.get(state, state)
 
     def of(function: Function) -> Function:
-        mutants = zip(function.states, function.part.mutants, strict=True)
-        return function._replace(states="".join(marked(state, m.name) for state, m in mutants))
+        mutants = zip(function.states, function.mutant_names, strict=True)
+        return function._replace(states="".join(marked(*mutant) for mutant in mutants))
 
     return {
         key: of(function) if not files or function.path in files else function
@@ -629,7 +638,7 @@ def run_module(
                 state = NOTICED_SINCE
             functions[key] = function.with_state(i, state, outcome.seconds)
             line = f"{number}/{len(todo)} {state} {outcome.seconds:.0f} s {outcome.failed}"
-            print(f"{line} | {path}:{mutant.line} {mutant.name}", flush=True)
+            print(f"{line} | {path}:{mutant.line} {function.mutant_names[i]}", flush=True)
             save(key, functions[key])
             if number % CHECKED_EVERY == 0:
                 right.run(files[0])
@@ -716,7 +725,7 @@ def main(arguments: list[str]) -> int:
     if given.share is None:
         functions = read()
         print(*score(functions.values(), excused), sep="\n")
-        known = {mutant.name for f in functions.values() for mutant in f.part.mutants}
+        known = {name for f in functions.values() for name in f.mutant_names}
         for name in sorted(excused.keys() - known):
             print(f"{EQUIVALENT.name} gives a reason for a mutant that does not exist: {name}")
     return status
