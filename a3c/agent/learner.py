@@ -99,6 +99,7 @@ class Learner:
             self.learn = calls.traced(self._learn, weights, rollout, learning_rate, acted)
         some = Rollout(*(tf.TensorSpec((s.shape[0], None, *s.shape[2:]), s.dtype) for s in rollout))
         self._of_some = weights, some, learning_rate
+        self.first_alone = calls.FirstAlone()  # for `learn`
         self.measure = calls.traced(self._measure, weights, rollout)
         # XLA compiles at the first call.
         if self._compiles_learning:

@@ -48,7 +48,8 @@ class LocalNetwork:
         if acted is None:
             told, loss, new = self._learner.learn_anew(self._local, rollout, rate)
         else:
-            told, loss, new = self._learn_whole(rollout, rate, acted)
+            learn = self._learner.first_alone
+            told, loss, new = learn(self._learn_whole, rollout, rate, acted)
         _raise_unless_finite(loss, "loss")
         if not told.shape.rank:
             _raise_unless_finite(told, "gradient")

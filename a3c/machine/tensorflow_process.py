@@ -9,6 +9,7 @@ import ctypes
 import faulthandler
 import functools
 import os
+import sys
 from collections.abc import Iterator
 
 from a3c.machine import cores
@@ -16,11 +17,19 @@ from a3c.machine import cores
 # TensorFlow writes these lines at any TF_CPP_MIN_LOG_LEVEL (its issue 100442) on some processors.
 CHATTER = (b"oneDNN custom operations are on", b"All log messages before absl::InitializeLog()")
 
+KERAS = "keras.src.optimizers"  # the module by which TensorFlow loads it
+
 
 @contextlib.contextmanager
 def hushed() -> Iterator[None]:
-    """Hold standard error back, and pass it on afterwards without TensorFlow's start-up lines."""
+    """Hold standard error back, and pass it on afterwards without TensorFlow's start-up lines.
+
+    TensorFlow also loads Keras at once, with matplotlib and pandas, which takes two fifths of its
+    time and 130 MB. It goes on without Keras if that fails, and loads it when somebody asks for
+    `tf.keras`. None makes Python say that there is no such module.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    is_first = sys.modules.setdefault(KERAS, None) is None  # type: ignore[arg-type]
     stderr, held_back = os.dup(2), os.memfd_create("stderr")
     is_watched = faulthandler.is_enabled()
     if is_watched:
@@ -29,6 +38,8 @@ def hushed() -> Iterator[None]:
     try:
         yield
     finally:
+        if is_first:
+            sys.modules.pop(KERAS, None)
         os.dup2(stderr, 2)
         if is_watched:
             faulthandler.enable(file=2)

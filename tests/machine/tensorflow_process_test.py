@@ -40,6 +40,15 @@ def test_an_error_is_passed_on_with_what_was_written_before(capfd):
     assert capfd.readouterr().err == "no such instruction\n"
 
 
+def test_keras_is_loaded_when_it_is_asked_for() -> None:
+    """Analytic: TensorFlow comes without it and its libraries, but a user of `tf.keras` finds it."""
+    before, layer, after = said_after_the_start(
+        "import sys; loaded = lambda: print({'keras', 'matplotlib', 'pandas'} & {*sys.modules} == set());"
+        "loaded(); print(tf.keras.layers.Dense.__name__); loaded()"
+    )
+    assert (before, layer, after) == ("True", "Dense", "False")
+
+
 @pytest.mark.parametrize(
     ("script", "status", "told"),
     [
