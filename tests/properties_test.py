@@ -29,7 +29,6 @@ from a3c.agent.shared import Counters, Gate
 from a3c.agent.worker import MainThreadLink
 from a3c.contract import Replaced, Step
 from a3c.envs.score import Score
-from a3c.machine import seeding
 from a3c.machine.stopping import StopFlag
 from a3c.play import evaluator
 from a3c.settings.params import Params
@@ -221,28 +220,6 @@ class Pays(gymnasium.Env):
 
 
 # Seeds
-
-
-def keys_below(n_seeds: int, n: int) -> st.SearchStrategy:
-    small = st.integers(0, n)
-    return st.tuples(st.integers(0, n_seeds), st.sampled_from(seeding.Purpose), small, small, small)
-
-
-# Mostly close to each other, where wrong mixing would make two keys equal.
-keys = st.one_of(keys_below(1, 1), keys_below(2, 3), keys_below(2**32, 99))
-
-
-@given(keys, keys)
-@example((0, seeding.Purpose(0), 0, 0, 1), (0, seeding.Purpose(0), 0, 1, 0))
-@example((0, seeding.Purpose(0), 0, 1, 0), (0, seeding.Purpose(0), 1, 0, 0))
-@example((0, seeding.Purpose(1), 0, 0, 0), (1, seeding.Purpose(0), 0, 0, 0))
-def test_streams_are_the_same_only_for_the_same_key(a: tuple, b: tuple) -> None:
-    """Analytic: 128 bits of two streams are equal if and only if the keys are."""
-    first, second = (seeding.seed_sequence(*key).generate_state(4) for key in (a, b))
-    assert (first == second).all() == (a == b)
-    draws = [seeding.generator(*key).integers(2**62) for key in (a, a, b)]
-    assert draws[0] == draws[1]
-    assert (draws[0] == draws[2]) == (a == b)
 
 
 # Records

@@ -212,35 +212,6 @@ def test_every_picture_is_shown_and_small() -> None:
     assert sum(path.stat().st_size for path in pictures) <= 20_000_000
 
 
-GOOD = """
-See [the tests](tests/readme_test.py#top), [the paper](https://example.org/x.py), a3c/settings/params.py.
-`a3c/settings/params.py`, `tests/`, `runs/x/args.json`, `progress.csv`, `ALE/Pong-v5`, `rl/x`
-`make train ARGS="--n_workers 4 CartPole-v1"`, `--seed 3`, `--n_workers N`, tests/<module>_test.py
-[`test_lock`](tests/setup_test.py), `test_lock[x]`, `tests/setup_test.py`: `test_lock`
-`Losses` in `a3c/agent/losses.py`, `Counters.reserve`, `Pipfile.lock`
-```sh
-$ make test
-make check && pipenv run python3 train.py --n_steps 1e6 \\
-    --seed 1 CartPole-v1 2> debug.log   # a comment
-python3 train.py --load_ckpt <run folder> CartPole-v1
-pipenv run pytest tests/readme_test.py
-```
-```
-train.py        begins here
-a3c/
-  settings/     flags, and
-                what they mean, e.g. nowhere.py
-tests/          one for each
-```
-"""
-
-
-def test_a_right_document_has_no_problems() -> None:
-    """Analytic: everything in the example exists, or stands for something else than a path."""
-    assert problems(GOOD) == []
-    assert len(list(commands(GOOD))) == 6
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

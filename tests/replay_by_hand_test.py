@@ -1,9 +1,6 @@
 """The layers of preprocessing against replay_by_hand, which does all of it slowly and from raw frames."""
 
 import contextlib
-import subprocess
-import sys
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,7 +10,7 @@ from a3c.envs.pool import Pool
 from a3c.settings.params import Params
 from tests.tools import replay_by_hand
 from tests.tools.pools import TOY, make_pool, sharing
-from tests.tools.replay_by_hand import ROOT, ByHand, Row, play
+from tests.tools.replay_by_hand import ByHand, Row, play
 from tests.tools.toys import numbered_frame
 
 GAMES = ["Pong", "Breakout", "SpaceInvaders", "Qbert", "BeamRider"]
@@ -182,74 +179,6 @@ def along(rows: np.ndarray, n: int) -> np.ndarray:
     return rows[upper] * (1 - share) + rows[upper + 1] * share
 
 
-# That the replay would notice
-
-
-right = ByHand.__dict__.copy()
-
-
-def without_max(self: ByHand, end: int) -> np.ndarray:
-    self._frames[end - 1] = self._frames[end]
-    return right["_image"](self, end)
-
-
-def one_frame_early(self: ByHand, end: int) -> np.ndarray:
-    return right["_image"](self, end - 1)
-
-
-def newest_first(self: ByHand) -> np.ndarray:
-    return right["_observation"](self)[..., ::-1]
-
-
-def without_decisions(self: ByHand) -> Row:
-    return right["_row"](self)._replace(length=0)
-
-
-def without_the_start(self: ByHand) -> Row:
-    decided = self._frames[self._decision_ends[0] + 1 :]
-    return right["_row"](self)._replace(score=sum(frame.reward for frame in decided))
-
-
-rules = ByHand.__init__.__kwdefaults__
-# What is done to the replay, and what must then differ.
-WRONG: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
-    "no maximum": (lambda m: m.setattr(ByHand, "_image", without_max), "observation"),
-    "a frame early": (lambda m: m.setattr(ByHand, "_image", one_frame_early), "observation"),
-    "newest first": (lambda m: m.setattr(ByHand, "_observation", newest_first), "observation"),
-    "no decisions": (lambda m: m.setattr(ByHand, "_row", without_decisions), "games"),
-    "no start": (lambda m: m.setattr(ByHand, "_row", without_the_start), "games"),
-    "unclipped rewards": (lambda m: m.setitem(rules, "clips", False), "instead of"),
-    "lives ignored": (lambda m: m.setitem(rules, "ends_on_life_loss", False), "instead of"),
-    "other no-ops": (lambda m: m.setattr(replay_by_hand, "NOOPS", 3), "observation"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_replay_is_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Analytic: negative control; each piece of the work by hand counts."""
-    change, difference = WRONG[wrong]
-    change(monkeypatch)
-    with pytest.raises(AssertionError, match=difference):
-        play(TOY + "NumbersWithLives-v0", 50)
-
-
-def test_other_sticky_actions_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Analytic: negative control; with another seed for the emulator, only v5's sticky actions differ."""
-    monkeypatch.setattr(replay_by_hand, "EMULATOR", 4)
-    play("PongNoFrameskip-v4", 60)
-    with pytest.raises(AssertionError, match="step"):
-        play("ALE/Pong-v5", 60)
-
-
-def test_as_a_program() -> None:
-    """Analytic: run from its own folder, it plays any id and says what it saw."""
-    arguments = [sys.executable, "replay_by_hand.py", "SeaquestNoFrameskip-v4", "--steps", "10"]
-    folder = ROOT / "tests/tools"
-    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True)
-    assert "frames and 0 lost lives, the same by hand" in done.stdout
-    assert done.stderr == ""
-
-
 @pytest.mark.parametrize(
     ("env_id", "n_games"), [("CartPole-v1", 45), ("tests.tools.toys:toys/TruncatedVector-v0", 333)]
 )
@@ -257,19 +186,3 @@ def test_vectors_are_handed_on_as_they_are(env_id: str, n_games: int) -> None:
     """Parity: in float32, with rewards and ends; 1,000 steps, of which some end a game."""
     by_hand = replay_by_hand.play(env_id, 1000)
     assert len(by_hand.rows) == n_games
-
-
-def test_a_vector_of_another_seed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parity: negative control."""
-    monkeypatch.setattr(replay_by_hand, "seed_of", lambda *_: 0)
-    with pytest.raises(AssertionError, match="first observation"):
-        replay_by_hand.play("CartPole-v1", 3)
-
-
-def test_a_difference_fails_the_program(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Analytic: exit code 1 and the first step that differs."""
-    monkeypatch.setitem(ByHand.__init__.__kwdefaults__, "clips", False)
-    assert replay_by_hand.main([TOY + "Numbers-v0", "--steps", "3"]) == 1
-    assert "not the same: step 0" in capsys.readouterr().err

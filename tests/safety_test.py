@@ -3,11 +3,9 @@
 import ast
 import contextlib
 import gzip
-import json
 import os
 import pathlib
 import pickle
-import re
 import socket
 
 import pytest
@@ -209,17 +207,6 @@ def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name
 
 
 # Packages
-
-
-def test_every_locked_package_has_hashes():
-    """Analytic: and the lock names no package index."""
-    lock = json.loads((ROOT / "Pipfile.lock").read_text(encoding="utf-8"))
-    packages = lock["default"] | lock["develop"]
-    assert len(packages) > 40
-    for package in packages.values():
-        assert package["hashes"]
-        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in package["hashes"])
-    assert lock["_meta"]["sources"] == []
 
 
 # Ports

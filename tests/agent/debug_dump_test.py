@@ -5,7 +5,6 @@ import contextlib
 import io
 import os
 import pathlib
-import time
 import tracemalloc
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -204,25 +203,6 @@ def test_parsing_a_line_takes_8_times_its_length_at_most(dtype):
         tracemalloc.stop()
     assert record.array.size == n_bytes // 2
     assert peak < 8.1 * n_bytes
-
-
-def update_of_pong() -> bytes:
-    """The lines of one update. Each pixel has three digits, so no update is longer."""
-    pixels = np.random.default_rng(0).integers(100, 256, (6, 84 * 84 * 4))
-    rows = [" ".join(map(str, row)) for row in pixels]
-    form = "A3C-DUMP update=0 purpose={} name=observations dtype=uint8 shape={},84,84,4 [{}]\n"
-    lines = [form.format("act", 1, row) for row in rows[:5]]
-    lines += [form.format("train", "5,1", " ".join(rows[:5])), form.format("bootstrap", 1, rows[5])]
-    return "".join(lines).encode()
-
-
-def test_100_updates_of_pong_are_read_in_20_seconds():
-    """Analytic: 10 updates in 2 seconds of the processor's time."""
-    log = io.BytesIO(10 * update_of_pong())
-    start = time.process_time()
-    n_pixels = sum(record.array.size for record in debug_dump.read(log))
-    assert time.process_time() - start < 2
-    assert n_pixels == 10 * 11 * 84 * 84 * 4
 
 
 # What is dumped is what trained

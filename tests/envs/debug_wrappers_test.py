@@ -1,6 +1,5 @@
 """Tests of a3c/envs/debug_wrappers.py."""
 
-import cv2
 import numpy as np
 import pytest
 
@@ -85,17 +84,3 @@ def test_a_frame_that_is_a_view_can_be_drawn_on():
     frame = np.zeros((210, 320, 3), np.uint8)[:, ::2]
     expected = debug_wrappers.draw_number(np.zeros((210, 160, 3), np.uint8), 5)
     np.testing.assert_array_equal(debug_wrappers.draw_number(frame, 5), expected)
-
-
-def test_a_number_is_white_in_a_black_box_in_the_middle():
-    """Analytic: as OpenCV measures the text, and a margin of two lines' width."""
-    gray = np.full((210, 160, 3), 99, np.uint8)
-    drawn = debug_wrappers.draw_number(gray, 42)
-    assert (gray == 99).all()
-    assert (drawn == drawn[..., :1]).all()
-    assert (drawn.min(), drawn.max()) == (0, 255)
-    (width, height), _ = cv2.getTextSize("42", cv2.FONT_HERSHEY_SIMPLEX, 160 / 130, 1)
-    left, bottom = (160 - width) // 2, (210 + height) // 2
-    rows, columns = np.nonzero((drawn != 99).any(axis=-1))
-    assert (rows.min(), rows.max()) == (bottom - height - 2, bottom + 2)
-    assert (columns.min(), columns.max()) == (left - 2, left + width + 2)

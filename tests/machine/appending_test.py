@@ -143,14 +143,3 @@ def test_what_the_console_cannot_show_is_escaped():
         check=True,
     )
     assert done.stdout == rb"x\u2026\udcff" + b"\n"
-
-
-def test_without_an_output_the_next_file_does_not_take_its_place(tmp_path):
-    """Analytic: what is printed is lost, and the file holds only its own."""
-    code = (
-        "import sys; from a3c.machine import appending; appending.open_what_is_closed();"
-        "file = open(sys.argv[1], 'w'); print('lost', flush=True); file.write('kept')"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "file")]
-    subprocess.run(command, cwd=processes.ROOT, preexec_fn=lambda: os.close(1), check=True)
-    assert (tmp_path / "file").read_text() == "kept"

@@ -240,10 +240,3 @@ def test_a_sticky_emulator_gives_the_same_games_too():
 def test_no_game_is_one_of_trainings():
     """Analytic: the worker's number in the keys of their streams is one that no training has."""
     assert MAX_ENVS <= evaluation.WORKER == 2**16  # another number would change published games
-
-
-def test_a_broken_environment_is_not_hidden():
-    """Analytic: its error reaches whoever asked for the games."""
-    subject = Subject("tests.tools.toys:toys/RaisesInStep-v0", "generic", "mlp", (2,), 2)
-    with pytest.raises(EnvError, match="the joystick broke"):
-        play_all(subject, seed=0, n_games=3, n_at_once=2)

@@ -289,20 +289,6 @@ def test_a_best_that_cannot_be_saved_is_told_and_its_figures_are_kept(folder, sc
     assert training.evaluate().best == checkpoint.path_of(folder.best, 200)
 
 
-def test_the_best_is_not_saved_where_another_run_has_its_folder(folder, scores, tmp_path):
-    """Analytic: its figures are told all the same."""
-    training = Training(folder)
-    folder.path.rename(tmp_path / "moved")
-    make_folder(folder.path)
-    scores.extend([1.0, 3.0])
-    training.move_on(100)
-    evaluated = training.evaluate()
-    assert evaluated.figures["episode_reward_mean"] == 2.0
-    assert evaluated.best is None
-    assert "another run has its folder" in evaluated.problem
-    assert not list(tmp_path.rglob("ckpt-*"))
-
-
 def test_the_moments_are_those_of_the_weights_moment(folder, pretend):
     """Analytic: training adds to its own during the evaluation, which keeps what was copied."""
     training, seen = Training(folder, subject=PAINTED), []

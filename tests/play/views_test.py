@@ -49,47 +49,6 @@ def test_sides_are_even_and_pixels_square(shape, large):
     )
 
 
-def test_bars_are_as_long_as_their_fractions():
-    """Analytic: in pixels; the chosen one has a colour of its own."""
-    panel = views.Panel()
-    y = panel.y
-    panel.bars(["a", "b"], [0.25, 0.75], chosen=1, until=400)
-    image = panel.array()
-    lengths = [
-        int((image[y + 30 * i + 10] == colour).all(axis=-1).sum())
-        for i, colour in enumerate((views.BAR, views.CHOSEN))
-    ]
-    whole = views.PANEL_WIDTH - 2 * views.MARGIN - 220
-    np.testing.assert_allclose(lengths, [0.25 * whole, 0.75 * whole], atol=2)
-
-
-def test_keys_stand_in_a_row_with_their_names_inside():
-    """Analytic: the first 34 pixels wide, the second 44, which is pressed, ten apart; both 32 high."""
-    panel = views.Panel()
-    y, x = panel.y, views.MARGIN
-    panel.keys(["a", "bb"], pressed={"bb"})
-    image = panel.array()
-    for colour, left, right in ((views.FAINT, x, x + 34), (views.CHOSEN, x + 44, x + 88)):
-        rows, columns = np.nonzero((image == colour).all(axis=-1))
-        assert (rows.min(), rows.max()) == (y, y + 32)
-        assert (columns.min(), columns.max()) == (left, right)
-        is_name = (abs(rows - (y + 16)) < 8) & (abs(columns - (left + right) / 2) < 10)
-        assert is_name.any()
-    assert panel.y == y + 48
-
-
-def test_many_numbers_are_bars_from_a_zero_line():
-    """Analytic: 0, 1, -1 and 3 have lengths of 0, 1/2, -1/2 and 3/4 of 40 pixels."""
-    panel = views.Panel()
-    zero, width = panel.y + 24 + 40, (views.PANEL_WIDTH - 2 * views.MARGIN) // 12
-    panel.observation(np.array([0, 1, -1, 3, *[0] * 8], np.float32))
-    is_bar = (panel.array() == views.BAR).all(axis=-1)
-    for i, (above, below) in enumerate(((0, 0), (20, 0), (0, 20), (30, 0))):
-        column = is_bar[:, views.MARGIN + i * width + width // 2]
-        assert (column[:zero].sum(), column[zero + 1 :].sum()) == (above, below)
-    assert panel.y > zero + 40  # what follows stands below them
-
-
 def test_cells_are_coloured_by_their_numbers():
     """Analytic: -1 is blue, 1 is orange, 0 is neither, and 1/2 halfway; the rows fill the panel."""
     panel = views.Panel()

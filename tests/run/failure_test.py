@@ -136,18 +136,6 @@ def test_a_failure_before_the_first_rollout_is_kept_as_of_no_step(tmp_path, monk
     assert leave(make_folder(tmp_path / "run"), failed)["n_steps_collected"] == 0
 
 
-def test_where_another_run_has_the_folder_nothing_is_left(tmp_path):
-    """Analytic: this run's folder was moved. Nor is anything left where the folder cannot be written."""
-    folder = make_folder(tmp_path / "run")
-    (folder.path / "failure").touch()
-    assert "cannot be written" in folder.leave_failure("Traceback\n", {})
-    (folder.path / "failure").unlink()
-    folder.path.rename(tmp_path / "moved")
-    make_folder(tmp_path / "run")
-    assert "another run" in folder.leave_failure("Traceback\n", {})
-    assert not list(tmp_path.rglob("failure"))
-
-
 def test_a_run_that_fails_once_more_leaves_the_last_failure(tmp_path):
     """Analytic: as after a resumption; it replaces the first one."""
     folder = make_folder(tmp_path / "run")

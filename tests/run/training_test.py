@@ -280,19 +280,6 @@ def test_a_folder_that_is_lost_on_the_way_is_told(tmp_path, signals, capsys, how
     assert path.exists() == (how == "replaced")
 
 
-def test_a_checkpoint_waits_for_rows_that_wait_for_a_full_disk(tmp_path, signals, capsys):
-    """Analytic: training continues, but ends with status 1."""
-    path = tmp_path / "run"
-    path.mkdir()
-    (path / "monitor.csv").symlink_to("/dev/full")
-    run = train(path, signals, Envs())
-    assert run.status == 1
-    assert run.rows()[-1]["misc/steps"] == 40
-    assert checkpoint.numbered(path / "checkpoints") == {}
-    told = "cannot save a checkpoint: cannot write monitor.csv: No space left on device"
-    assert told in capsys.readouterr().err
-
-
 def test_a_restored_run_goes_on(tmp_path, signals):
     """Golden: from what was saved, counters included; without saved statistics, these start anew."""
     first = train(tmp_path / "first", signals, Envs()).saved()

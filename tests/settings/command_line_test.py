@@ -1,10 +1,6 @@
 """The command line: what it takes, what that means, and what it refuses."""
 
-import json
-
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
 import a3c
 from a3c.settings import command_line, config, params
@@ -330,40 +326,3 @@ def test_the_version_is_printed(capsys):
         command_line.parse(["--version"])
     assert caught.value.code in (0, None)
     assert capsys.readouterr().out == f"train.py {a3c.__version__}\n"
-
-
-patient = hypothesis.settings(max_examples=2 * hypothesis.settings.default.max_examples)
-numbers = st.one_of(
-    st.integers().map(str), st.floats().map(repr), st.sampled_from(["1e7", "-1e-4", "0x1", "1e999"])
-)
-values = st.one_of(
-    numbers,
-    st.text(st.characters(), max_size=8),
-    st.sampled_from([choice for knob in params.KNOBS.values() for choice in knob.choices or ()]),
-)
-flags = st.sampled_from(
-    [f"--{name}" for name in params.KNOBS]
-    + ["--wake_interval_seconds", "--config", "--", "-", "-x", PONG]
-)
-tokens = st.one_of(flags, values, st.builds("{}={}".format, flags, values))
-# Well-formed pairs too: tokens at random hardly ever get past the first check.
-pairs = st.lists(st.tuples(flags, values)).map(lambda pairs: [x for pair in pairs for x in pair])
-
-
-@patient
-@hypothesis.given(st.one_of(st.lists(tokens, max_size=12), pairs.map(lambda argv: [PONG, *argv])))
-def test_any_arguments_end_in_parameters_or_in_one_line(argv):
-    """Analytic: no arguments raise anything but BadInput, and what is accepted is sound."""
-    hypothesis.assume(not any(token.startswith(("-h", "--help")) for token in argv))
-    try:
-        parsed = command_line.parse(argv)
-    except BadInput as error:
-        line = str(error)
-    else:
-        line = ""
-    assert line.isprintable()
-    if line:
-        return
-    params.check(parsed.params)
-    assert set(parsed.sources) == set(params.KNOBS)
-    assert params.from_json(json.loads(json.dumps(params.to_json(parsed)))) == parsed

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from a3c.settings import command_line, params
-from a3c.settings.params import BadInput, ParsedParams
+from a3c.settings.params import BadInput
 
 PONG = "PongNoFrameskip-v4"
 
@@ -315,14 +315,6 @@ def test_what_is_no_record_is_refused():
             params.from_json(other)
 
 
-patient = hypothesis.settings(max_examples=2 * hypothesis.settings.default.max_examples)
-jsons = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=5,
-)
-
-
 @hypothesis.given(st.sampled_from([n for n, k in params.KNOBS.items() if k.within]), st.data())
 def test_a_number_is_taken_where_it_is_in_its_range(name, data):
     """Analytic: the ends belong to it, and what is no number does not."""
@@ -342,22 +334,6 @@ def test_a_number_is_taken_where_it_is_in_its_range(name, data):
             x in str(error) for x in ("must be between", "out of range", "must be 1 to")
         )
     assert is_refused == (not low <= value <= high)
-
-
-@patient
-@hypothesis.given(
-    st.sampled_from(list(params.KNOBS)), st.sampled_from(["params", "sources"]), jsons
-)
-def test_any_value_in_args_json_is_read_or_refused(name, part, value):
-    """Analytic: whatever stands in the file raises nothing but BadInput."""
-    content = params.to_json(command_line.parse([PONG]))
-    content[part][name] = value
-    try:
-        parsed = params.from_json(content)
-    except BadInput:
-        return
-    assert isinstance(parsed, ParsedParams)
-    params.check(parsed.params)
 
 
 def test_remote_workers_are_the_last_ones_and_never_all():

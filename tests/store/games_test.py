@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from a3c.store import games
 from tests.tools.run_files import PONG, games_text, monitor_text
@@ -63,19 +61,6 @@ def test_a_file_without_games_yet_has_nothing_wrong(text):
     file = games.parse_monitor(text)
     assert len(file.rows) == 0
     assert file.words == []
-
-
-@settings(max_examples=3 * settings.default.max_examples)
-@given(st.sampled_from([TWO, OURS]), st.binary(max_size=60), st.integers(0, 80), st.integers(0, 80))
-def test_any_damage_leaves_numbers_in_order(text, garbage, start, stop):
-    """Analytic: some bytes are replaced by any others; sums stay finite, time and steps never fall."""
-    data = text.encode()[:start] + garbage + text.encode()[stop:]
-    file = games.parse_monitor(data.decode(errors="replace"))
-    merged = games.merge([file] if text == OURS else [file, games.parse_monitor(TWO)])
-    for array in merged:
-        assert np.all(np.isfinite(array))
-    assert np.all(np.diff(merged.seconds) >= 0)
-    assert np.all(np.diff(merged.steps) >= 0)
 
 
 def test_time_that_falls_back_goes_on():

@@ -320,26 +320,6 @@ def test_on_a_terminal_there_is_a_bar_and_no_line_an_interval(tmp_path, monkeypa
     assert (tmp_path / "log.txt").read_text() == "traced\na worker failed:\nat line 3\n"
 
 
-@pytest.mark.parametrize(
-    "head", ["misc/steps,misc/frames", "misc/frames,unknown,misc/steps", "misc/stips,misc/frames"]
-)
-def test_a_table_of_another_version_keeps_its_columns(tmp_path, head):
-    """Analytic: its bytes stay, since checkpoints recorded its length; new rows have its columns in
-    its order, NaN in an unknown one.
-    """
-    before = f"{head}\r\n1,4\r\n".encode()
-    (tmp_path / "progress.csv").write_bytes(before)
-    log = open_log(tmp_path)
-    log.figures(ROWS[0], "")
-    log.close()
-    after = (tmp_path / "progress.csv").read_bytes()
-    assert after.startswith(before)
-    row = after.removeprefix(before).decode().rstrip().split(",")
-    np.testing.assert_array_equal(
-        np.array(row, float), [ROWS[0].get(name, math.nan) for name in head.split(",")]
-    )
-
-
 def test_a_head_that_was_cut_off_is_no_head(tmp_path):
     """Analytic: its run was killed while it wrote its first line."""
     path = tmp_path / "progress.csv"

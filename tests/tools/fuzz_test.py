@@ -28,22 +28,6 @@ def test_thousands_of_inputs_end_in_success_or_one_line():
         assert min(n_taken, n_refused) > n / 50
 
 
-def test_an_input_is_made_again_from_its_number(tmp_path, monkeypatch):
-    """Golden: the same seed and number give the same bytes; other ones give others."""
-    seen: list[tuple] = []
-    monkeypatch.setattr(fuzz, "_try_checkpoint", lambda _, *content: seen.append(content))
-
-    def inputs(seed: int, first: int) -> list[tuple]:
-        seen.clear()
-        for number in range(first, first + 10):
-            soak_fuzz.attempt("checkpoint bytes", number, seed, tmp_path)
-        return seen.copy()
-
-    assert inputs(0, 0) == inputs(0, 0)
-    assert inputs(0, 0) != inputs(0, 10)
-    assert inputs(0, 0) != inputs(1, 0)
-
-
 def traceback_instead_of_a_line(*_: object) -> None:
     raise ZeroDivisionError
 
@@ -67,18 +51,3 @@ def test_what_must_not_happen_is_found(tmp_path, monkeypatch, name):
         except ZeroDivisionError:
             n_found += 1
     assert n_found > 5
-
-
-@pytest.mark.parametrize("text", ["", "one\ntwo", "x" * 1001, "\x1b[2J", "\0"])
-def test_a_bad_line_is_found(text):
-    """Analytic: empty, two lines, too long, or with characters that control a terminal."""
-    with pytest.raises(fuzz.Finding):
-        fuzz.check_line(text)
-    with pytest.raises(fuzz.Finding), fuzz.refused_by(ValueError):
-        raise ValueError(text)
-
-
-def test_a_crash_is_found(monkeypatch):
-    """Analytic: a chunk's process that dies is a finding of its own."""
-    result = soak_fuzz.start_chunk("no such class", 0, 1, 0)
-    assert "AssertionError" in result["findings"][0][1]

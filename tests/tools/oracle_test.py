@@ -1,6 +1,5 @@
 """The oracle itself, against finite differences, explicit loops and cases solved by hand."""
 
-import itertools
 import math
 from typing import Any
 
@@ -56,6 +55,9 @@ def random_rollout(
     return rollout
 
 
+# Networks.
+
+
 def explicit_return(rollout: Rollout, bootstrap: Array, discount: float, t: int, k: int) -> float:
     """R_t as the discounted sum of all later rewards."""
     total, weight = 0.0, 1.0
@@ -63,9 +65,6 @@ def explicit_return(rollout: Rollout, bootstrap: Array, discount: float, t: int,
         total += weight * float(rollout.rewards[later, k])
         weight *= discount * float(rollout.continues[later, k])
     return total + weight * float(bootstrap[k])
-
-
-# Networks.
 
 
 def test_weight_shapes() -> None:
@@ -136,109 +135,6 @@ def test_weight_shapes() -> None:
         ]
 
 
-def pixel_by_pixel_convolution(image: Array, kernel: Array, bias: Array, stride: int) -> Array:
-    """One image (height, width, in) through a convolution and a rectifier."""
-    size = len(kernel)
-    n_rows = (image.shape[0] - size) // stride + 1
-    n_columns = (image.shape[1] - size) // stride + 1
-    outputs = np.empty((n_rows, n_columns, len(bias)))
-    for row, column in itertools.product(range(n_rows), range(n_columns)):
-        activation = bias.copy()
-        for i, j in itertools.product(range(size), range(size)):
-            activation += image[stride * row + i, stride * column + j] @ kernel[i, j]
-        outputs[row, column] = np.where(activation > 0, activation, 0)
-    return outputs
-
-
-@pytest.mark.parametrize(("kind", "strides"), [("nature", (4, 2, 1)), ("small", (4, 2))])
-def test_image_networks_forward(kind: str, strides: tuple[int, ...]) -> None:
-    """Parity: against the same networks written with loops over pixels and channels."""
-    rng, network = np.random.default_rng(1), Network(kind)
-    weights = random_weights(network, rng)
-    observations = rng.integers(0, 256, (2, *OBSERVATION_SHAPES[kind]), np.uint8)
-    outputs = oracle.forward(network, weights, observations)
-
-    for n, observation in enumerate(observations):
-        image = observation / 255
-        for number, stride in enumerate(strides, start=1):
-            kernel, bias = weights[f"conv{number}_kernel"], weights[f"conv{number}_bias"]
-            image = pixel_by_pixel_convolution(image, kernel, bias, stride)
-        height, width, channels = image.shape
-        assert (height, width) == (2, 3)
-        hidden = weights["dense_bias"].copy()
-        for row, column, channel in itertools.product(range(2), range(3), range(channels)):
-            at = (row * width + column) * channels + channel
-            hidden += image[row, column, channel] * weights["dense_kernel"][at]
-        hidden = np.where(hidden > 0, hidden, 0)
-        for head in ("policy", "value"):
-            expected = weights[f"{head}_bias"] + sum(
-                hidden[i] * weights[f"{head}_kernel"][i] for i in range(len(hidden))
-            )
-            np.testing.assert_allclose(outputs[head][n], expected, rtol=1e-11, atol=1e-12)
-
-
-def by_hand(weights: Weights, layer: str, inputs: list[float]) -> list[float]:
-    """A dense layer, unit by unit."""
-    kernel, bias = weights[f"{layer}_kernel"], weights[f"{layer}_bias"]
-    return [
-        float(bias[unit]) + sum(x * float(kernel[i, unit]) for i, x in enumerate(inputs))
-        for unit in range(len(bias))
-    ]
-
-
-@pytest.mark.parametrize("network", [MLP, Network("mlp", (5,), "relu"), Network("mlp", (4, 3, 2))])
-def test_mlp_forward(network: Network) -> None:
-    """Parity: against the same network written unit by unit."""
-    rng = np.random.default_rng(2)
-    weights = random_weights(network, rng)
-    observation = rng.normal(size=3)
-    outputs = oracle.forward(network, weights, observation[np.newaxis])
-    activate = {"tanh": math.tanh, "relu": lambda x: max(x, 0.0)}[network.activation]
-    for head in ("policy", "value"):
-        hidden = [float(x) for x in observation]
-        for number in range(len(network.hidden_units)):
-            hidden = [activate(x) for x in by_hand(weights, f"{head}_dense{number + 1}", hidden)]
-        expected = by_hand(weights, head, hidden)
-        np.testing.assert_allclose(outputs[head][0], expected, rtol=1e-12, atol=1e-13)
-
-
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-@pytest.mark.parametrize("kind", ["mlp", "small"])
-def test_lstm_forward(kind: str) -> None:
-    """Parity: cell by cell, from the layer below, through three steps of two environments, of which one
-    begins again after an end."""
-    rng, network = np.random.default_rng(3), Network(kind, (5,), lstm_units=2)
-    weights, rollout = random_weights(network, rng), random_rollout(network, rng)
-    seen, (state,) = rollout.observations[:-1].reshape(6, *OBSERVATION_SHAPES[kind]), rollout.states
-    outputs = oracle.forward(network, weights, seen, state, rollout.continues)
-    for number, lstm in enumerate(network.lstms()):
-        below = {"mlp": lstm.replace("lstm", "dense1"), "small": "dense"}[kind]
-        names = {"_kernel": "_input_kernel", "_bias": "_bias"}
-        from_input = {name: weights[f"{lstm}{ours}"] for name, ours in names.items()}
-        from_h = {"_kernel": weights[f"{lstm}_recurrent_kernel"], "_bias": np.zeros(8)}
-        for k in range(2):
-            *h, c0, c1 = (float(x) for x in state[k, 4 * number : 4 * number + 4])
-            c = [c0, c1]
-            for t in range(3):
-                inputs = by_hand(from_input, "", [float(x) for x in outputs[below][2 * t + k]])
-                sums = [x + y for x, y in zip(inputs, by_hand(from_h, "", h), strict=True)]
-                for cell in range(2):
-                    i, f, o = (sigmoid(sums[2 * gate + cell]) for gate in range(3))
-                    c[cell] = f * c[cell] + i * math.tanh(sums[6 + cell])
-                    h[cell] = o * math.tanh(c[cell])
-                remembered = outputs["state"][2 * t + k, 4 * number : 4 * number + 4]
-                np.testing.assert_allclose(remembered, [*h, *c], rtol=1e-12)
-                np.testing.assert_array_equal(outputs[lstm][2 * t + k], remembered[:2])
-                if rollout.continues[t, k] == 0:
-                    h, c = [0.0, 0.0], [0.0, 0.0]
-    for head in ("policy", "value"):
-        on_top = by_hand(weights, head, [float(x) for x in outputs[network.below(head)][5]])
-        np.testing.assert_allclose(outputs[head][5], on_top, rtol=1e-12)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     """Analytic: images that were scaled before, shapes that NumPy would broadcast, missing weights."""
     rng = np.random.default_rng(4)
@@ -261,116 +157,6 @@ def test_what_does_not_fit_is_refused() -> None:
     small = Network("small")
     with pytest.raises(ValueError, match="uint8"):
         oracle.forward(small, random_weights(small, rng), np.zeros((1, 30, 38, 2)))
-
-
-# Returns and losses.
-
-
-def test_returns_against_the_explicit_sum() -> None:
-    """Parity: every pattern of episode ends over four steps, one environment for each."""
-    rng = np.random.default_rng(5)
-    continues = np.array(list(itertools.product([0.0, 1.0], repeat=4))).T
-    rewards = rng.normal(size=continues.shape)
-    bootstrap = rng.normal(size=16)
-    returns = oracle.n_step_returns(rewards, continues, bootstrap, 0.9)
-    rollout = Rollout(np.empty(0), np.empty(0), rewards, continues)
-    expected = [
-        [explicit_return(rollout, bootstrap, 0.9, t, k) for k in range(16)] for t in range(4)
-    ]
-    np.testing.assert_allclose(returns, expected, rtol=1e-13)
-
-
-def test_log_softmax() -> None:
-    """Analytic: probabilities 1/6, 2/6, 3/6, also from logits whose exponentials overflow."""
-    logits = np.log([[1.0, 2.0, 3.0]])
-    for shift in (0.0, 1000.0, -1000.0):
-        np.testing.assert_allclose(
-            np.exp(oracle.log_softmax(logits + shift)), [[1 / 6, 2 / 6, 3 / 6]], rtol=1e-12
-        )
-
-
-def test_a_gaussians_log_density_and_entropy() -> None:
-    """Parity: the density of each dimension, written by its definition, and the entropy as an integral."""
-    means, sds = [0.3, -1.0], [0.5, 2.0]
-    outputs = np.array([[*means, *np.log(sds)]])
-    action = np.array([[[1.1, 0.4]]])
-
-    def density(x: Array, mean: float, sd: float) -> Array:
-        return np.exp(-((x - mean) ** 2) / (2 * sd**2)) / (sd * math.sqrt(2 * math.pi))
-
-    (log_density,), (entropy,) = oracle.log_probabilities_and_entropies(outputs, action)
-    pairs = [*zip(means, sds, strict=True)]
-    expected = math.prod(density(a, *pair) for a, pair in zip(action[0, 0], pairs, strict=True))
-    assert math.exp(log_density) == pytest.approx(expected, rel=1e-12)
-    x = np.linspace(-40.0, 40.0, 800_001)
-    integrals = 0.0
-    for pair in pairs:
-        p = density(x, *pair)
-        integrals += -np.sum(p * np.log(np.maximum(p, 1e-300))) * (x[1] - x[0])
-    assert entropy == pytest.approx(integrals, rel=1e-9)
-
-
-@pytest.mark.parametrize(("policy", "sd"), [("per_dimension", 2.0), ("per_state", 1.5)])
-def test_a_gaussians_standard_deviation(policy: str, sd: float) -> None:
-    """Analytic: log 2 as a free weight; softplus(log(e^2.25 - 1)) = 2.25 as a variance."""
-    network = Network("mlp", (2,), policy=policy)
-    shapes = oracle.weight_shapes(network, (3,), 4)
-    weights = {name: np.zeros(shape) for name, shape in shapes.items()}
-    if policy == "per_dimension":
-        weights["policy_log_sd"][:] = [0.0, math.log(2.0), 0.0, 0.0]
-    else:
-        weights["policy_variance_bias"][:] = math.log(math.exp(2.25) - 1)
-    (outputs,) = oracle.forward(network, weights, np.zeros((1, 3)))["policy"]
-    others = 1.0 if policy == "per_dimension" else sd
-    np.testing.assert_allclose(np.exp(outputs), [1] * 4 + [others, sd, others, others], rtol=1e-12)
-
-
-def test_running_statistics() -> None:
-    """Analytic: mean 3 and variance 8/3 of 1, 3, 5; sums with discount 0.5 that begin with each episode."""
-    seen = np.array([[1.0, 0.0], [3.0, 0.0], [5.0, 0.0]])
-    sd = math.sqrt(8 / 3 + 1e-8)
-    found = oracle.normalised(np.array([[4.0, 0.0], [1e9, -1.0]]), seen)
-    np.testing.assert_allclose(found, [[1 / sd, 0.0], [10.0, -10.0]], rtol=1e-12)
-    np.testing.assert_allclose(oracle.scaled(np.array([4.0]), seen[:, 0]), [4 / sd], rtol=1e-12)
-    np.testing.assert_array_equal(oracle.scaled(np.array([4.0, -11.0]), seen[:0, 0]), [4, -10])
-    np.testing.assert_array_equal(oracle.normalised(seen, seen[:0]), seen)
-    rewards, continues = np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [0.0], [1.0]])
-    np.testing.assert_array_equal(
-        oracle.discounted_sums(rewards, continues, 0.5), [[1.0], [2.5], [4.0]]
-    )
-
-
-@pytest.mark.parametrize(("reduction", "n_averaged"), [("mean", 6), ("sum", 1)])
-def test_losses(reduction: oracle.Reduction, n_averaged: int) -> None:
-    """Parity: against the definitions, written state by state."""
-    rng = np.random.default_rng(6)
-    weights, rollout = random_weights(MLP, rng), random_rollout(MLP, rng)
-    outputs = [oracle.forward(MLP, weights, states) for states in rollout.observations]
-    logits, values = (
-        np.concatenate([output[head] for output in outputs[:-1]]) for head in ("policy", "value")
-    )
-    losses = oracle.losses(
-        logits,
-        values,
-        rollout,
-        HYPERPARAMETERS._replace(reduction=reduction),
-        oracle.targets(MLP, weights, rollout, discount=0.9),
-    )
-
-    bootstrap = outputs[-1]["value"][:, 0]
-    policy_loss = value_loss = entropy = 0.0
-    for n, (t, k) in enumerate(itertools.product(range(3), range(2))):
-        exponentials = [math.exp(logit) for logit in logits[n]]
-        policy = [exponential / sum(exponentials) for exponential in exponentials]
-        advantage = explicit_return(rollout, bootstrap, 0.9, t, k) - float(values[n, 0])
-        policy_loss += -math.log(policy[rollout.actions[t, k]]) * advantage
-        value_loss += advantage**2 / 2
-        entropy += sum(-p * math.log(p) for p in policy)
-    policy_loss, value_loss, entropy = (
-        part / n_averaged for part in (policy_loss, value_loss, entropy)
-    )
-    total = policy_loss - 0.3 * entropy + 0.7 * value_loss
-    np.testing.assert_allclose(losses, [policy_loss, value_loss, entropy, total], rtol=1e-12)
 
 
 # Gradients.
@@ -452,44 +238,6 @@ def test_gradients_against_finite_differences(network: Network) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
-# Optimizer.
-
-
-@pytest.mark.parametrize(
-    ("max_norm", "factor"),
-    [(2.5, 0.5), (4.999, 0.9998), (5.0, 1.0), (5.001, 1.0), (math.inf, 1.0)],
-    ids=["above", "just above", "at", "just below", "never"],
-)
-def test_clipping(max_norm: float, factor: float) -> None:
-    """Analytic: two arrays of a global norm of exactly 5, on both sides of the limit."""
-    arrays = {"a": np.array([[3.0], [0.0]]), "b": np.array([-4.0])}
-    assert oracle.global_norm(arrays) == 5.0
-    clipped = oracle.clip_by_global_norm(arrays, max_norm)
-    np.testing.assert_allclose(clipped["a"], [[3 * factor], [0.0]], rtol=1e-15)
-    np.testing.assert_allclose(clipped["b"], [-4 * factor], rtol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("start", "mean_square", "step"),
-    # 0.75 * 0 + 0.25 * 2**2 = 1, root of 1 + 1.25 = 1.5; 0.75 * 5 + 1 = 4.75, root of 6.
-    [(0.0, 1.0, 0.3 * 2 / 1.5), (5.0, 4.75, 0.3 * 2 / math.sqrt(6))],
-    ids=["from 0", "from 5"],
-)
-def test_rmsprop_first_step(start: float, mean_square: float, step: float) -> None:
-    """Analytic: one step by hand, from both starts; gradient 2, learning rate 0.3, decay 0.75."""
-    weight, after = oracle.rmsprop(
-        np.array([10.0]), np.array([start]), np.array([2.0]), 0.3, 0.75, 1.25
-    )
-    np.testing.assert_allclose(after, [mean_square], rtol=1e-15)
-    np.testing.assert_allclose(weight, [10.0 - step], rtol=1e-15)
-
-
-def test_learning_rate() -> None:
-    """Analytic: all of it at first, half of it half way, none at the end and after."""
-    rates = [oracle.linear_learning_rate(7e-4, done, 1000) for done in (0, 250, 500, 1000, 1500)]
-    assert rates == [7e-4, 7e-4 * 0.75, 7e-4 * 0.5, 0.0, 0.0]
-
-
 # The whole update.
 
 
@@ -555,16 +303,3 @@ def test_two_updates_by_hand(kind: str, max_norm: float, start: float) -> None:
         else:
             np.testing.assert_array_equal(learner.weights[name], 0.0)
             np.testing.assert_allclose(learner.mean_squares[name], 0.75**2 * start, rtol=1e-15)
-
-
-def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
-    """Analytic: the update fails and leaves everything as it was."""
-    rng = np.random.default_rng(14)
-    weights, rollout = random_weights(MLP, rng), random_rollout(MLP, rng)
-    rollout.rewards[0, 0] = math.nan
-    learner = Oracle(MLP, weights, oracle.constant(weights, 1.0), HYPERPARAMETERS)
-    with pytest.raises(FloatingPointError, match="not finite"):
-        learner.update(rollout, 0.1)
-    for name in weights:
-        np.testing.assert_array_equal(learner.weights[name], weights[name])
-        np.testing.assert_array_equal(learner.mean_squares[name], 1.0)

@@ -31,21 +31,6 @@ def test_every_test_exists(request):
         assert not missing
 
 
-def test_a_function_that_has_moved_is_named(tmp_path):
-    """Analytic: the message says where it is now; the text counts within the function alone."""
-    (tmp_path / "a3c").mkdir()
-    (tmp_path / "a3c/old.py").write_text("def f():\n    return 1\n")
-    (tmp_path / "a3c/new.py").write_text("def f():\n    return 1\n\n\ndef g():\n    return 1\n")
-    proof = Proof("", "", "", "a3c/old.py::g", "return 1", "return 2")
-    with pytest.raises(AssertionError, match=r"a3c/old.py has no g; it is in: a3c/new.py"):
-        proof.changed(tmp_path)
-    moved = proof._replace(place="a3c/new.py::g")
-    _, text = moved.changed(tmp_path)
-    assert text.splitlines()[-1] == "    return 2"
-    with pytest.raises(AssertionError, match="2 times"):
-        moved._replace(place="a3c/new.py").changed(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory) -> pathlib.Path:
     return proofs.copy_of_tree(tmp_path_factory.mktemp("changed"))
@@ -63,25 +48,6 @@ def green_tree(tree) -> pathlib.Path:
 def test_the_change_turns_its_test_red(proof, green_tree):
     """Analytic: made in a copy of the tree, and taken back."""
     assert proofs.is_red(proof, green_tree)
-
-
-@pytest.mark.weekly
-def test_a_test_that_is_red_without_any_change_is_found(tree):
-    """Analytic: negative control of `green_tree`; the copy lacks the pictures that this test needs."""
-    green = "agent/losses_test.py::test_returns_are_discounted_sums_with_a_bootstrap"
-    proofs.check_green([green], tree)
-    with pytest.raises(AssertionError, match="test_what_a_document_names_exists"):
-        proofs.check_green([green, "readme_test.py"], tree)
-
-
-def test_what_pytest_counts():
-    """Analytic: by its last line."""
-    assert proofs.count("x\n1 failed, 2 passed, 3 deselected in 4.5s\n") == {
-        "failed": 1,
-        "passed": 2,
-    }
-    assert proofs.count("12 passed in 62.00s (0:01:02)") == {"passed": 12}
-    assert proofs.count("3 passed\n1 failed, 2 errors in 1.0s") == {"failed": 1, "error": 2}
 
 
 @pytest.mark.weekly

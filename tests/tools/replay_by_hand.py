@@ -1,7 +1,5 @@
 """The preprocessing of any environment replayed by hand, to the pixel.
 
-    python3 tests/tools/replay_by_hand.py SeaquestNoFrameskip-v4 --steps 5000
-
 Two emulators get the same actions. One is under the layers of `a3c/envs/wrappers.py`, and only what
 the agent gets from it is looked at. The other is bare (for Atari, ale_py's own interface) and
 recorded frame by frame. From this recording alone `ByHand` works out, slowly, what the agent should
@@ -24,10 +22,7 @@ Where observations are vectors, a decision is one step, and the agent gets what 
 returns, with observations in float32. Rewards are not clipped, and each game has its own seed.
 """
 
-import argparse
 import importlib
-import pathlib
-import sys
 from typing import Any, NamedTuple
 
 import ale_py
@@ -35,7 +30,6 @@ import cv2
 import gymnasium
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 N_FRAMES_KEPT = 20  # no observation goes back further
 # The numbers of the streams of random numbers, as golden results have them; see a3c/machine/seeding.py.
 NOOPS, EMULATOR = 2, 3
@@ -307,27 +301,3 @@ def play(
     assert {(game.worker, game.env) for game in games} <= {(worker, env)}
     assert [Row(game.score, game.length) for game in games] == by_hand.rows, "games"
     return by_hand
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Replay an environment's preprocessing by hand.")
-    parser.add_argument("env_id", help="as train.py takes it")
-    parser.add_argument("--steps", type=int, default=1500, help="decisions (default: 1500)")
-    parser.add_argument("--seed", type=int, default=0, help="of all random draws (default: 0)")
-    given = parser.parse_args(arguments)
-    sys.path.insert(0, str(ROOT))
-    try:
-        by_hand = play(given.env_id, given.steps, given.seed)
-    except AssertionError as error:
-        print(f"not the same: {error}", file=sys.stderr)
-        return 1
-    finally:
-        sys.path.remove(str(ROOT))
-    print(f"{by_hand.n_frames} frames and {by_hand.n_lives_lost} lost lives, the same by hand")
-    for number, row in enumerate(by_hand.rows):
-        print(f"game {number}: score {row.score:g} in {row.length} decisions")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
