@@ -6,6 +6,7 @@ numbers and the number of the game; see machine/seeding.py.
 
 import contextlib
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,7 +75,7 @@ def make_env(
         base = _drawn(params, base, kind)
     score = Score(base, worker, env, counts_own_steps=kind != "atari")
     key = (params.seed, worker, env, first_game)
-    seeds = _emulator_seeds(*key, every_game=not isinstance(base.unwrapped, AtariEnv))
+    seeds = _emulator_seeds(*key, _n_games_to_seed(params, base))
     made: gymnasium.Env = wrappers.SeedGames(score, seeds)
     if see is not None:
         made = debug_wrappers.WatchFrames(made, see, fraction_seen, has_sprites=kind == "atari")
@@ -155,17 +156,27 @@ def _n_noops(
         yield int(generator.integers(max_n_noops, endpoint=True))
 
 
-def _emulator_seeds(
-    run_seed: int, worker: int, env: int, first_game: int, every_game: bool
-) -> Iterator[int | None]:
-    """Yield the emulator's seed for each game, or for the first game only.
+def _n_games_to_seed(params: Params, base: gymnasium.Env) -> float:
+    """How many games of an environment begin with a seed of their own.
 
-    The first is enough for Atari, where only the sticky actions of v5 draw random numbers. Seeding
-    every game would be slow: a seeded reset reloads the ROM and takes 150 ms instead of 6 ms.
+    Of Atari, as few as possible, because a seeded reset reloads the ROM and takes 150 ms instead of
+    6 ms. Only sticky actions draw random numbers there, or a wrapper of the user's; for those, the
+    first game's seed is enough.
     """
+    emulator: Any = base.unwrapped
+    if not isinstance(emulator, AtariEnv):
+        return math.inf
+    is_sticky = emulator.ale.getFloat("repeat_action_probability") > 0
+    return 1 if is_sticky or params.wrapper else 0
+
+
+def _emulator_seeds(
+    run_seed: int, worker: int, env: int, first_game: int, n_games: float
+) -> Iterator[int | None]:
+    """Yield the emulator's seed for each of so many games, and then None."""
     for game in itertools.count(first_game):
         key = (run_seed, seeding.Purpose.EMULATOR, worker, env, game)
-        wanted = every_game or game == first_game
+        wanted = game < first_game + n_games
         yield int(seeding.seed_sequence(*key).generate_state(1)[0]) if wanted else None
 
 

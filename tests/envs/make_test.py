@@ -568,16 +568,23 @@ def test_other_environments_are_seeded_with_each_game():
     assert inner(env).seeds == expected
 
 
-def test_atari_is_seeded_once(monkeypatch):
-    """Analytic: a seeded reset reloads the ROM, so only the first is."""
-    env = make_env(Params("PongNoFrameskip-v4"))
+@pytest.mark.parametrize(
+    ("params", "n_seeded"),
+    [
+        (Params("PongNoFrameskip-v4"), 0),
+        (Params("ALE/Pong-v5"), 1),
+        (Params("PongNoFrameskip-v4", wrapper="gymnasium:Wrapper"), 1),
+    ],
+)
+def test_atari_is_seeded_where_something_is_random(monkeypatch, params, n_seeded):
+    """Analytic: sticky actions, or a wrapper; a seeded reset reloads the ROM, so only the first is."""
+    env = make_env(params)
     seeds = []
     reset = inner(env).reset
     monkeypatch.setattr(inner(env), "reset", lambda *, seed, **more: seeds.append(seed) or reset())
     for _ in range(3):
         env.reset()
-    assert seeds[0] is not None
-    assert seeds[1:] == [None, None]
+    assert [seed is None for seed in seeds] == [n >= n_seeded for n in range(3)]
 
 
 def test_a_child_process_names_the_way_to_what_the_program_itself_registers():

@@ -216,7 +216,7 @@ def _beginnings(run: "Run") -> list[str]:
     seed, found = run.params.seed, []
     for k in range(len(run.first_seen)):
         n_noops = make._n_noops(seed, 0, k, 0, run.params.max_n_noops)
-        seeds = make._emulator_seeds(seed, 0, k, 0, every_game=True)
+        seeds = make._emulator_seeds(seed, 0, k, 0, math.inf)
         games = itertools.islice(zip(n_noops, seeds, strict=True), N_GAMES)
         found.append(" ".join(f"{n}:{emulator_seed}" for n, emulator_seed in games))
     return found
