@@ -215,6 +215,16 @@ def test_what_is_not_finite_is_said_by_name_and_replaced(what, value, words):
         assert steps[-1].rewards.tolist() == [0, np.float32(1e38)]
 
 
+def test_what_is_not_finite_is_found_without_a_0_beside_it():
+    """Analytic: of one environment, which pays NaN."""
+    with opened(TOY + "Spoils-v0", restarts=1) as envs:
+        envs.reset(0)
+        for _ in range(3):
+            envs.step(ONE, 1)
+        ((_, why),) = envs.take_replaced()
+        assert "reward of environment 0 is nan at step 3" in why
+
+
 def test_a_game_that_nobody_heard_of_does_not_count():
     """Analytic: it ended, and then its process failed before it could say so."""
     with opened(TOY + "RaisesInReset-v0", restarts=1) as envs:

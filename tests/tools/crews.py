@@ -205,5 +205,6 @@ def numpy_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def assert_same_weights(actual: Any, expected: Any) -> None:
-    for name in SHAPES:
+    assert actual.keys() == expected.keys()
+    for name in expected:
         np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
