@@ -361,7 +361,8 @@ def test_any_toml_is_read_or_refused(place, text):
     assert asked_by(toml, place).params == parsed.params
 
 
-@pytest.mark.parametrize("name", ["paper", "wide"])
-def test_a_preset_with_a_memory_differs_by_its_cells_only(name: str):
-    """Analytic: 256 of them, as in the paper."""
-    assert config.PRESETS[f"{name}-lstm"] == config.PRESETS[name] | {"lstm_units": 256}
+@pytest.mark.parametrize(("name", "more"), [("paper", {}), ("wide", {"rmsprop_epsilon": 1e-5})])
+def test_what_a_preset_with_a_memory_adds(name: str, more: dict[str, float]):
+    """Analytic: 256 cells, as in the paper, and the ε with which their gates stay open to change."""
+    with_memory = config.PRESETS[name] | {"lstm_units": 256} | more
+    assert config.PRESETS[f"{name}-lstm"] == with_memory
