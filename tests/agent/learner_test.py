@@ -266,7 +266,7 @@ def test_learning_goes_forward_for_the_last_observations_alone() -> None:
     assert n_convolutions == [2, 2, 4]
 
 
-@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("images", [False, True], ids=["vectors", "images"])
 def test_one_workers_update_moves_the_shared_weights_and_its_own_copy_only(images: bool) -> None:
     """Analytic: the other's copy, and what it computes, stay until its own update, and then include both."""
     shapes = IMAGE_SHAPES if images else SHAPES
