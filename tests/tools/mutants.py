@@ -139,7 +139,7 @@ MORE_TESTS = {
     "provenance": ("resume", "train"),
     "reading": ("plot_runs", "resume"),
     "resume": ("watch", "train"),
-    "run_folder": ("resume", "safety", "train"),
+    "run_folder": ("failure", "resume", "safety", "train"),
     "agent": ("evaluation", "run_checkpoint", "python"),
     "api": ("python",),
     "command": ("run_checkpoint", "train", "sweep"),

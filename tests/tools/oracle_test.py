@@ -55,9 +55,6 @@ def random_rollout(
     return rollout
 
 
-# Networks.
-
-
 def explicit_return(rollout: Rollout, bootstrap: Array, discount: float, t: int, k: int) -> float:
     """R_t as the discounted sum of all later rewards."""
     total, weight = 0.0, 1.0
@@ -65,6 +62,9 @@ def explicit_return(rollout: Rollout, bootstrap: Array, discount: float, t: int,
         total += weight * float(rollout.rewards[later, k])
         weight *= discount * float(rollout.continues[later, k])
     return total + weight * float(bootstrap[k])
+
+
+# Networks.
 
 
 def test_weight_shapes() -> None:
