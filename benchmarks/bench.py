@@ -38,6 +38,8 @@ BEST_WIDE = {
     (2, "CartPole"): (2, 64),
     (2, "HalfCheetah"): (2, 64),
 }
+CORES = machine.n_cores()
+MANY = max(96, 16 * CORES)  # environments of the other peer, whose best number counts
 STEP_SECONDS = 1.0
 LOOPS_SECONDS = 8.0
 MIN_ROUNDS = 3
@@ -59,6 +61,13 @@ class Part(NamedTuple):
     score: float | None = None  # mean of 100 games that the fastest settings must reach
     most_steps: float = 0.0  # and the steps within which they may
 
+    def of(self, tasks: Sequence[str]) -> "Part":
+        """The part with the contenders of these tasks alone."""
+        return self._replace(
+            ours=tuple(setting for setting in self.ours if setting.task in tasks),
+            others=tuple(setting for setting in self.others if setting.task in tasks),
+        )
+
     @property
     def tasks(self) -> list[str]:
         return list(dict.fromkeys(setting.task for setting in self.others))
@@ -70,8 +79,8 @@ class Part(NamedTuple):
 
 def sb3(n_envs: int, task: str) -> list[PeerSetting]:
     """The peer's settings with so many environments, of which the best one counts."""
-    vecs = ("DummyVecEnv", "SubprocVecEnv")
-    return [PeerSetting(vec, n_envs, threads, task) for vec in vecs for threads in (1, 2)]
+    vecs, threads = ("DummyVecEnv", "SubprocVecEnv"), sorted({1, 2, CORES})
+    return [PeerSetting(vec, n_envs, n_threads, task) for vec in vecs for n_threads in threads]
 
 
 def of_vectors(task: str, score: float, most_steps: float) -> Part:
@@ -89,11 +98,11 @@ PARTS = {
         ),
         others=(
             *sb3(16, "nature"),
-            *(PeerSetting(contenders.CPP, n_envs, 2, "nature") for n_envs in (16, 96)),
+            *(PeerSetting(contenders.CPP, n_envs, CORES, "nature") for n_envs in (16, MANY)),
             # What 16 × 1 could reach at most, and whether one call for several workers' acting would help.
             *(CallsSetting(16, "nature", together) for together in (1, 8)),
             *sb3(16, "small"),
-            *(PeerSetting(contenders.CPP, n_envs, 2, "small") for n_envs in (16, 48)),
+            *(PeerSetting(contenders.CPP, n_envs, CORES, "small") for n_envs in (16, MANY // 2)),
         ),
         seconds=10.0,
     ),
@@ -136,7 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--anyway", action="store_true", help="also on a busy machine")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    names = [*PARTS, *PARTS["pong"].tasks]
+    parser.add_argument("--only", nargs="+", choices=names, default=list(PARTS), metavar="PART")
     parser.add_argument("--rounds", type=int, default=4, help=f"at least {MIN_ROUNDS}")
     parser.add_argument("--seconds", type=float, help="length of a slot, if not the part's own")
     parser.add_argument("--seeds", type=int, default=N_SEEDS, help="runs that learn; 0: none")
@@ -151,8 +161,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     busy = busy_or_refuse(options.anyway)
     if busy is None:
         return 1
-    for name in options.only:
-        part = PARTS[name]
+    for name, part in PARTS.items():
+        if name not in options.only:
+            part = part.of(options.only)
+        if not part.others:
+            continue
         if options.seconds is not None:
             part = part._replace(seconds=options.seconds)
         result = about("bench", argv, busy) | {"anyway": options.anyway}
@@ -162,7 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"bench: error: {error}", file=sys.stderr)
             return 1
         path = write(result, name)
-        print(f"\n{report.write(f'make bench, {name}')}\n\nwritten to {path} and docs/speed.md")
+        table = report.write(f"make bench, {name}", result["cores"])
+        print(f"\n{table}\n\nwritten to {path} and docs/speed.md")
     return 0
 
 

@@ -4,6 +4,7 @@ It is written as somebody would who wants speed alone: it counts no games and lo
 differs from the others in what it sees: AtariVectorEnv scales frames in another way.
 """
 
+import os
 import time
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from ale_py.vector_env import AtariVectorEnv
 from torch import nn
 
-N_ENV_THREADS = 2
+N_ENV_THREADS = len(os.sched_getaffinity(0))
 N_STEPS = 5
 DISCOUNT = 0.99
 WARM_UP_SECONDS = 1.0

@@ -400,20 +400,30 @@ TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "make bench, halfcheetah": (bench_table, "cores-halfcheetah"),
     "make bench-long": (long_table, "cores-long"),
     "make bench-scaling": (scaling_table, "cores-scaling"),
+    "make bench, pong, 16 cores": (bench_table, "16-cores-pong"),
+    "make bench-scaling, 16 cores": (scaling_table, "16-cores-scaling"),
 }
 
 
 def text_of(name: str) -> str:
     """The tables of the newest result of a kind."""
     table, ending = TABLES[name]
-    paths = sorted(RESULTS.glob(f"*-{ending}.json"))
+    narrower = tuple(other for _, other in TABLES.values() if other.endswith(f"-{ending}"))
+    paths = sorted(
+        path for path in RESULTS.glob(f"*-{ending}.json") if not path.stem.endswith(narrower)
+    )
     return (
         table(json.loads(paths[-1].read_text(encoding="utf-8"))) if paths else "Not measured yet."
     )
 
 
-def write(name: str) -> str:
-    """Write the tables of the newest result of a kind into docs/speed.md, and return them."""
+def write(name: str, cores: int = 0) -> str:
+    """Write the tables of the newest result of a kind into docs/speed.md, and return them.
+
+    Some kinds have a place of their own for a number of cores.
+    """
+    if (of_cores := f"{name}, {cores} cores") in TABLES:
+        name = of_cores
     text = text_of(name)
     documents.replace_between(SPEED, name, text)
     return text

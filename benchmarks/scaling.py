@@ -19,13 +19,14 @@ from benchmarks import bench, contenders, machine, report
 from benchmarks.contenders import Setting
 
 WORKERS = (1, 2, 4, 8, 16)
-ENVS_PER_WORKER = (1, 2, 4, 8, 16)
+ENVS_PER_WORKER = (1, 2, 4, 8, 16, 32)
 
 
 def settings(cores: int, task: str) -> list[Setting]:
     """All points of one task, each once."""
     points = [Setting(n_workers, 1, task) for n_workers in WORKERS]
     points += [Setting(max(2, cores), n_envs, task) for n_envs in ENVS_PER_WORKER]
+    points += [Setting(max(2, cores // part), ENVS_PER_WORKER[-1], task) for part in (2, 4)]
     return list(dict.fromkeys(points))
 
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     path = bench.write(result, "scaling")
-    print(f"\n{report.write('make bench-scaling')}\n\nwritten to {path} and docs/speed.md")
+    print(f"\n{report.write('make bench-scaling', cores)}\n\nwritten to {path} and docs/speed.md")
     return 0
 
 

@@ -232,6 +232,28 @@ def test_the_document_has_the_tables_of_the_newest_results(name) -> None:
     assert documents.text_between(report.SPEED, name) == report.text_of(name)
 
 
+def test_a_number_of_cores_with_a_place_of_its_own_takes_no_others(tmp_path, monkeypatch):
+    """Analytic: the newer result has 16 cores, and the general table keeps the older one."""
+    document = tmp_path / "speed.md"
+    places = ("make bench-scaling", "make bench-scaling, 16 cores")
+    document.write_text(
+        "".join(f"<!-- {p}: written by a script -->\n<!-- end of {p} -->\n" for p in places)
+    )
+    tables = {name: (report.header, ending) for name, (_, ending) in report.TABLES.items()}
+    for name, value in (("SPEED", document), ("RESULTS", tmp_path), ("TABLES", tables)):
+        monkeypatch.setattr(report, name, value)
+    about = {"cpu": "a CPU", "command": "make bench-scaling", "revision": "abc"}
+    about |= {"uncommitted": False, "anyway": False}
+    for cores, date in ((2, "20200101"), (16, "20200103"), (4, "20200102")):
+        path = tmp_path / f"{date}-a-cpu-{cores}-cores-scaling.json"
+        path.write_text(json.dumps({"date": date, "cores": cores} | about))
+        report.write("make bench-scaling", cores)
+    assert [documents.text_between(document, p).split(" of a CPU")[0] for p in places] == [
+        "20200102, 4 cores",
+        "20200103, 16 cores",
+    ]
+
+
 @pytest.mark.skipif(not contenders.PEER_PYTHON.exists(), reason="`make bench` installs the peer")
 def test_the_peer_reads_our_games(tmp_path):
     """Parity: what a run has logged, by Stable-Baselines3's own `load_results`."""
