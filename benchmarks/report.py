@@ -350,7 +350,8 @@ def scaling_table(result: dict[str, Any]) -> str:
         name: statistics.median(slot["bytes"] / 2**20 for slot in of_setting(rounds, name))
         for name in points
     }
-    parts = [f"{header(result)} {len(rounds)} rounds: medians."]
+    of_rounds = f"{len(rounds)} rounds: medians." if len(rounds) > 1 else "One round."
+    parts = [f"{header(result)} {of_rounds}"]
     for task in dict.fromkeys(map(task_of, points.values())):
         of_task = sorted(
             (slot for slot in points.values() if task_of(slot) == task),
