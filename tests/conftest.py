@@ -16,6 +16,7 @@ import pathlib
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Generator
 from typing import NoReturn
 
@@ -128,7 +129,9 @@ class ProcessAFile:
             nextitem = None  # the process tears everything down
         if self._child is None:
             self._child, connection = multiprocessing.Pipe()
-            self._pid = os.fork()
+            # Python 3.12 warns of threads, which a fork leaves behind. xdist's only talk to the parent.
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+                self._pid = os.fork()
             if self._pid == 0:
                 self._child.close()
                 _serve_tests(item.session, connection)
