@@ -226,8 +226,7 @@ def write(result: dict[str, Any], kind: str) -> pathlib.Path:
 
 def run(part: Part, n_rounds: int, n_seeds: int) -> dict[str, Any]:
     """Start everybody, let them take turns, and the fastest learn; end them."""
-    cores = machine.n_cores()
-    ours = our_settings(cores, part)
+    ours = our_settings(CORES, part)
     turns = in_turns(ours, part.others)
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -248,12 +247,12 @@ def run(part: Part, n_rounds: int, n_seeds: int) -> dict[str, Any]:
             servers[kind].measure(other, 0.1)  # it makes its environments
         rounds = []
         for number in range(n_rounds):
-            loops = [calibration.measure_loops(LOOPS_SECONDS, cores, part.env_id)]
+            loops = [calibration.measure_loops(LOOPS_SECONDS, CORES, part.env_id)]
             slots = [
-                _measure(setting, trainers, servers, part.seconds, cores)
+                _measure(setting, trainers, servers, part.seconds)
                 for setting in (turns if number % 2 == 0 else turns[::-1])
             ]
-            loops.append(calibration.measure_loops(LOOPS_SECONDS, cores, part.env_id))
+            loops.append(calibration.measure_loops(LOOPS_SECONDS, CORES, part.env_id))
             rounds.append({"loops": [loop._asdict() for loop in loops], "slots": slots})
             print(f"round {number + 1} of {n_rounds}", flush=True)
             for slot in slots:
@@ -291,17 +290,16 @@ def _measure(
     trainers: dict[Setting, Trainer],
     servers: dict[type, Server],
     seconds: float,
-    cores: int,
 ) -> dict[str, Any]:
     """One slot, with what else used the machine meanwhile."""
     if isinstance(setting, Setting):
         trainer, env_id = trainers[setting], contenders.TASKS[setting.task].env_id
-        bare_step = [calibration.measure_step(STEP_SECONDS, cores, env_id)]
+        bare_step = [calibration.measure_step(STEP_SECONDS, CORES, env_id)]
         with _others(trainer.pid) as others:
             trainer.go_on()
             slot = trainer.measure(seconds)
             trainer.pause()
-        bare_step.append(calibration.measure_step(STEP_SECONDS, cores, env_id))
+        bare_step.append(calibration.measure_step(STEP_SECONDS, CORES, env_id))
         assert slot.env_cpu_seconds is not None
         n_frames = calibration.FRAMES_PER_STEP if env_id == calibration.PONG else 1
         env_cost = slot.env_cpu_seconds / (n_frames * statistics.mean(bare_step))

@@ -4,7 +4,6 @@ It is written as somebody would who wants speed alone: it counts no games and lo
 differs from the others in what it sees: AtariVectorEnv scales frames in another way.
 """
 
-import os
 import time
 
 import numpy as np
@@ -12,7 +11,9 @@ import torch
 from ale_py.vector_env import AtariVectorEnv
 from torch import nn
 
-N_ENV_THREADS = len(os.sched_getaffinity(0))
+from benchmarks import machine
+
+N_ENV_THREADS = machine.n_cores()
 N_STEPS = 5
 DISCOUNT = 0.99
 WARM_UP_SECONDS = 1.0

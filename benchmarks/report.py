@@ -388,9 +388,10 @@ def header(result: dict[str, Any]) -> str:
     """When, where and with which revision the figures were measured."""
     changed = " with uncommitted changes" if result["uncommitted"] else ""
     busy = f", {result['busy_before']:.0%} of it in use by others" if result["anyway"] else ""
+    note = f" {result['note']}" if "note" in result else ""  # written by hand
     return (
         f"{result['date']}, {result['cores']} cores of {result['cpu']}{busy}, revision"
-        f" {result['revision']}{changed}: `{result['command']}`."
+        f" {result['revision']}{changed}: `{result['command']}`.{note}"
     )
 
 

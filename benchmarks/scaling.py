@@ -26,7 +26,8 @@ def settings(cores: int, task: str) -> list[Setting]:
     """All points of one task, each once."""
     points = [Setting(n_workers, 1, task) for n_workers in WORKERS]
     points += [Setting(max(2, cores), n_envs, task) for n_envs in ENVS_PER_WORKER]
-    points += [Setting(max(2, cores // part), ENVS_PER_WORKER[-1], task) for part in (2, 4)]
+    fewer = (max(2, cores // 2), max(2, cores // 4))
+    points += [Setting(n_workers, ENVS_PER_WORKER[-1], task) for n_workers in fewer]
     return list(dict.fromkeys(points))
 
 

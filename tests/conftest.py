@@ -129,7 +129,7 @@ class ProcessAFile:
             nextitem = None  # the process tears everything down
         if self._child is None:
             self._child, connection = multiprocessing.Pipe()
-            # Python 3.12 warns of threads, which a fork leaves behind. xdist's only talk to the parent.
+            # Python 3.12 warns that the child has none of this process's threads. It needs none.
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
                 self._pid = os.fork()
             if self._pid == 0:
