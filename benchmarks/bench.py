@@ -34,7 +34,7 @@ RESULTS = pathlib.Path(__file__).with_name("results")
 # The best wide setting found for a number of cores and a task, of at most 128 environments; see docs/speed.md.
 BEST_WIDE = {
     (2, "nature"): (3, 32),
-    (2, "small"): (3, 16),
+    (2, "small"): (3, 32),
     (2, "CartPole"): (2, 64),
     (2, "HalfCheetah"): (2, 64),
 }
@@ -99,8 +99,7 @@ PARTS = {
         others=(
             *sb3(16, "nature"),
             *(PeerSetting(contenders.CPP, n_envs, CORES, "nature") for n_envs in (16, MANY)),
-            # What 16 × 1 could reach at most, and whether one call for several workers' acting would help.
-            *(CallsSetting(16, "nature", together) for together in (1, 8)),
+            CallsSetting(16, "nature"),  # what 16 × 1 could reach at most
             *sb3(16, "small"),
             *(PeerSetting(contenders.CPP, n_envs, CORES, "small") for n_envs in (16, MANY // 2)),
         ),

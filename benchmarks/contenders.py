@@ -95,15 +95,13 @@ class PeerSetting(NamedTuple):
 
 
 class CallsSetting(NamedTuple):
-    """Workers that only act and learn, so many of them acting in one call; see calls.py."""
+    """Workers of one environment that only act and learn; see calls.py."""
 
     n_workers: int
     task: str
-    together: int
 
     def __str__(self) -> str:
-        in_one = f", {self.together} workers' acting in one call" if self.together > 1 else ""
-        return f"{self.n_workers} × 1 {self.task}, acting and learning alone{in_one}"
+        return f"{self.n_workers} × 1 {self.task}, acting and learning alone"
 
 
 class Slot(NamedTuple):

@@ -126,6 +126,10 @@ def is_cpp(slot: Slot) -> bool:
     return slot.get("vec") == contenders.CPP
 
 
+def is_calls(slot: Slot) -> bool:
+    return "vec" not in slot and "envs_per_worker" not in slot
+
+
 def names(rounds: Sequence[Round], task: str, wanted: Callable[[Slot], bool]) -> list[str]:
     """The settings of a task that are wanted."""
     slots = rounds[0]["slots"]
@@ -238,8 +242,7 @@ def learned_words(result: dict[str, Any]) -> list[str]:
 
 def shown(setting: str) -> str:
     """A setting's name as the tables show it."""
-    in_one = setting.replace(", 8 workers' acting in one call", ", 8 act as one")
-    return in_one.replace("acting and learning", "calls")
+    return setting.replace("acting and learning", "calls")
 
 
 def bench_table(result: dict[str, Any]) -> str:
@@ -281,7 +284,7 @@ def figures(result: dict[str, Any], task: str) -> dict[str, list[float]]:
         *names(rounds, task, lambda slot: "envs_per_worker" in slot),
         *best_of_sb3(rounds, task).values(),
         *names(rounds, task, is_cpp),
-        *names(rounds, task, lambda slot: "together" in slot),
+        *names(rounds, task, is_calls),
     ]
     found = {name: speeds(rounds, name) for name in shown_ones}
     found[f"{LIMIT}, {task}"] = limits(rounds, cores, task)

@@ -95,7 +95,7 @@ SPEEDS: dict[Any, list[float]] = {
     Setting(4, 4, "nature"): [200.0, 440.0, 230.0],
     Setting(2, 8, "nature"): [190.0, 450.0, 225.0],
     Setting(2, 8, "small"): [600.0, 1300.0, 640.0],
-    CallsSetting(16, "nature", 1): [150.0, 260.0, 110.0],
+    CallsSetting(16, "nature"): [150.0, 260.0, 110.0],
     PeerSetting("DummyVecEnv", 16, 1, "nature"): [90.0, 500.0, 90.0],
     PeerSetting("DummyVecEnv", 16, 2, "nature"): [100.0, 200.0, 100.0],
     PeerSetting("SubprocVecEnv", 16, 1, "small"): [200.0, 400.0, 200.0],

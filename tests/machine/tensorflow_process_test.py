@@ -108,3 +108,25 @@ def test_starting_leaves_no_thread_to_be_started_later() -> None:
         "[tf.function(product, jit_compile=c)(x) for c in (True, False)]; count()"
     )
     assert before == after
+
+
+def test_memory_that_a_thread_frees_is_kept_for_the_next_update() -> None:
+    """Analytic: the system gives no new pages for a large block if one of its size was freed before."""
+    first, second = said_after_the_start(
+        """
+import ctypes, resource, threading
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+def use():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = ctypes.c_void_p(libc.malloc(ctypes.c_size_t(48 << 20)))
+    libc.memset(block, 1, ctypes.c_size_t(48 << 20))
+    libc.free(block)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+for _ in range(2):
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+"""
+    )
+    assert int(second) < 10 < int(first)
