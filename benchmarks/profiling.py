@@ -40,7 +40,7 @@ STANDING = (
     Setting(16, 1, "nature"),
     Setting(4, 4, "nature"),
     Setting(3, 32, "nature"),
-    Setting(3, 16, "small"),
+    Setting(3, 32, "small"),
     Setting(16, 1, "CartPole"),
     Setting(2, 64, "CartPole"),
     Setting(16, 1, "HalfCheetah"),
