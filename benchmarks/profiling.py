@@ -39,12 +39,12 @@ PARTS = ("act", "learn", "env")
 STANDING = (
     Setting(16, 1, "nature"),
     Setting(4, 4, "nature"),
-    Setting(3, 32, "nature"),
-    Setting(3, 32, "small"),
+    bench.wide(2, "nature"),
+    bench.wide(2, "small"),
     Setting(16, 1, "CartPole"),
-    Setting(2, 64, "CartPole"),
+    bench.wide(2, "CartPole"),
     Setting(16, 1, "HalfCheetah"),
-    Setting(2, 64, "HalfCheetah"),
+    bench.wide(2, "HalfCheetah"),
 )
 
 
