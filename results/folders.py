@@ -28,6 +28,7 @@ OURS = ("beamrider-s", "breakout-s", "pong-nature-s", "qbert-s", "spaceinvaders-
 GAMES = ("beamrider-s", "breakout-s", "qbert-s", "spaceinvaders-s")
 PONG = ("pong-fast-s", "pong-nature-s")
 PRESETS = ("pong-ocd-s", "pong-paper-s")
+WITH_MEMORY = ("pong-lstm-s", "breakout-lstm-s")
 # Studies. The first beginning is what the others are compared with.
 WORKERS = ("pong-ocd-s", "workers/")
 CONTINUOUS = ("mujoco/",)

@@ -12,14 +12,16 @@ import json
 import pathlib
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 
 import a3c
 from a3c.play import evaluation
-from a3c.play.agent import Agent
+
+if TYPE_CHECKING:
+    from a3c.play.agent import Agent
 
 FILE = "lost-lives.json"
 N_GAMES = 100
@@ -27,7 +29,7 @@ SEED = 4000
 WAYS = {"kept": False, "zero": True}
 
 
-def play(agent: Agent, n_games: int, seed: int, *, forgets: bool) -> list[float]:
+def play(agent: "Agent", n_games: int, seed: int, *, forgets: bool) -> list[float]:
     """The scores of as many games; an agent that forgets has a state of zero after a lost life."""
     envs: list[Any] = [agent.make_env(seed=seed, game=number) for number in range(n_games)]
     scores = np.zeros(n_games)

@@ -85,6 +85,7 @@ PICTURES: dict[str, Callable[[Sequence[Published], pathlib.Path], None]] = {
     "ablations.png": drawn(ABLATIONS, "--curves", "100"),
     "continuous.png": drawn(CONTINUOUS, "--curves", "100"),
     "memory.png": drawn(MEMORY, "--curves", "100"),
+    "memory-pong.png": drawn(["pong-lstm-s", "pong-fast-s"]),
     "simulators.png": lambda runs, path: simulators.draw(named(runs, SIMULATORS), path),
     **{f"{game.rpartition('-')[0]}.png": drawn([game], "--references") for game in GAMES},
 }

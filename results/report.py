@@ -4,15 +4,17 @@ A table stands between two markers in a document.
 """
 
 import functools
+import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, stdev
 
 from a3c.settings.params import BadInput
 from a3c.sweep import plot_command as plot_runs
 from benchmarks import documents
 from benchmarks import report as bench_report
-from results import publish
+from results import lost_lives, publish
 from results.folders import (
     ABLATIONS,
     CONTINUOUS,
@@ -22,6 +24,7 @@ from results.folders import (
     OURS,
     PONG,
     PRESETS,
+    WITH_MEMORY,
     WORKERS,
     Published,
     n_workers_of,
@@ -168,6 +171,18 @@ def memory_table(runs: Sequence[Published]) -> str:
     return documents.table(head, rows)
 
 
+def lost_lives_table(runs: Sequence[Published]) -> str:
+    """A row for each agent that was also played so that it forgets at a lost life."""
+    rows = []
+    for published in runs:
+        if (path := published.folder / lost_lives.FILE).exists():
+            found = json.loads(path.read_text(encoding="utf-8"))
+            scores = [found[way] for way in lost_lives.WAYS]
+            texts = [f"{number(fmean(each))} ± {number(stdev(each))}" for each in scores]
+            rows.append([f"`results/{published.name}`", str(len(scores[0])), *texts])
+    return documents.table(["run", "games", "the state goes on", "it is zero"], rows)
+
+
 def study_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
     """How soon each setting reaches a score, and the score when all have trained for as long."""
     # Those of ablations have as many workers, so they keep their order.
@@ -233,6 +248,8 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (ROOT / "docs/ablations.md", "ablations"): functools.partial(study_table, beginnings=ABLATIONS),
     (ROOT / "docs/continuous.md", "continuous"): continuous_table,
     (ROOT / "docs/memory.md", "memory"): memory_table,
+    (ROOT / "docs/memory.md", "images"): functools.partial(agents_table, beginnings=WITH_MEMORY),
+    (ROOT / "docs/memory.md", "lost-lives"): lost_lives_table,
     (HERE / "README.md", "all"): index_table,
 }
 

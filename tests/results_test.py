@@ -23,7 +23,8 @@ from tests.tools import agents, run_files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = folders.read_all()
-WITHOUT_WEIGHTS = {"pong-fast-s1", "pong-nature-s0"}  # evaluated; results/ has no room for them
+# Evaluated; results/ has no room for them.
+WITHOUT_WEIGHTS = {"pong-fast-s1", "pong-nature-s0", "pong-nature-s1", "pong-paper-s0"}
 
 # What is published
 
@@ -395,3 +396,15 @@ def test_an_agent_forgets_at_a_lost_life_or_does_not(forgets, states):
     agent = Counting()
     assert lost_lives.play(agent, 3, seed=0, forgets=forgets) == [4.0] * 3
     assert agent.states == [[state] * 3 for state in states]
+
+
+def test_both_ways_stand_in_one_row(tmp_path, monkeypatch):
+    """Analytic: means and standard deviations of an agent; another was not played so."""
+    monkeypatch.setattr(folders, "HERE", tmp_path)
+    played, other = (published_of(f"{game}-lstm-s0", [0.0] * 100) for game in ("breakout", "pong"))
+    played.folder.mkdir()
+    scores = {"seed": 0, "kept": [1.0, 3.0, 2.0], "zero": [4.0, 4.0, 10.0]}
+    (played.folder / lost_lives.FILE).write_text(json.dumps(scores))
+    assert rows_of(report.lost_lives_table([other, played])) == [
+        ["`results/breakout-lstm-s0`", "3", "2.0 ± 1.0", "6.0 ± 3.5"]
+    ]

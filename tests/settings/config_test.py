@@ -361,8 +361,18 @@ def test_any_toml_is_read_or_refused(place, text):
     assert asked_by(toml, place).params == parsed.params
 
 
-@pytest.mark.parametrize(("name", "more"), [("paper", {}), ("wide", {"rmsprop_epsilon": 1e-5})])
+LEARNED_PONG = {
+    "network": "small",
+    "envs_per_worker": 8,
+    "steps_per_update": 20,
+    "initial_lr": 3e-4,
+    LR_END: 20_000_000,
+    "rmsprop_initial": 1e-6,
+}
+
+
+@pytest.mark.parametrize(("name", "more"), [("paper", {}), ("wide", LEARNED_PONG)])
 def test_what_a_preset_with_a_memory_adds(name: str, more: dict[str, float]):
-    """Analytic: 256 cells, as in the paper, and the ε with which their gates stay open to change."""
+    """Analytic: 256 cells, as in the paper, and the settings with which Pong was learned."""
     with_memory = config.PRESETS[name] | {"lstm_units": 256} | more
     assert config.PRESETS[f"{name}-lstm"] == with_memory
