@@ -67,17 +67,23 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
         for name in (run_folder.PROGRESS, run_folder.GAMES):
             # The same content gives the same bytes.
             (into / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes(), mtime=0))
+        refuse_places(into)  # before an evaluation of minutes
         if not options.no_agent:
             save_agent(saved, into / "checkpoints")
             facts["evaluated_by"] = revision_here()
             evaluate(into)
         (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-        for path in into.rglob("*"):
-            if path.is_file() and (place := place_in(path)):
-                raise BadInput(f"{path.relative_to(into)} would name {place}")
+        refuse_places(into)
     except BaseException:
         shutil.rmtree(into, ignore_errors=True)
         raise
+
+
+def refuse_places(into: pathlib.Path) -> None:
+    """BadInput if a file would name a private folder."""
+    for path in into.rglob("*"):
+        if path.is_file() and (place := place_in(path)):
+            raise BadInput(f"{path.relative_to(into)} would name {place}")
 
 
 def place_in(path: pathlib.Path) -> str | None:

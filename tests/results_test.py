@@ -210,6 +210,15 @@ def test_a_run_that_does_not_lead_back_to_its_code_is_refused(run, capsys, spoil
     assert not pathlib.Path("results/x").exists()
 
 
+def test_a_private_folder_is_found_before_an_evaluation(run, monkeypatch, capsys):
+    """Analytic: an evaluation takes minutes."""
+    monkeypatch.setattr(publish, "evaluate", lambda folder: pytest.fail("it evaluated"))
+    monkeypatch.setattr(publish, "revision_here", lambda: "cd" * 20)
+    (run / "command.txt").write_text("python3 train.py --log_dir /root/x CartPole-v1\n")
+    assert publish.main([str(run), "results/x"]) == 2
+    assert "command.txt would name /root/" in capsys.readouterr().err
+
+
 def test_a_run_under_way_and_a_wrong_place_are_refused(run, capsys):
     """Golden: a run is published below results/ only, and not while somebody writes to it."""
     for into in ("x", str(pathlib.Path("results/x").resolve()), "results/../x"):
