@@ -4,7 +4,6 @@ A table stands between two markers in a document.
 """
 
 import functools
-import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +26,7 @@ from results.folders import (
     WITH_MEMORY,
     WORKERS,
     Published,
+    evaluation_in,
     n_workers_of,
     named,
     reached,
@@ -175,8 +175,7 @@ def lost_lives_table(runs: Sequence[Published]) -> str:
     """A row for each agent that was also played so that it forgets at a lost life."""
     rows = []
     for published in runs:
-        if (path := published.folder / lost_lives.FILE).exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
+        if found := evaluation_in(published.folder, lost_lives.FILE):
             scores = [found[way] for way in lost_lives.WAYS]
             texts = [f"{number(fmean(each))} ± {number(stdev(each))}" for each in scores]
             rows.append([f"`results/{published.name}`", str(len(scores[0])), *texts])
