@@ -3,17 +3,20 @@
 A table stands between two markers in a document.
 """
 
+import csv
 import functools
+import math
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 
 from a3c.settings.params import BadInput
+from a3c.sweep import folder as sweep_folder
 from a3c.sweep import plot_command as plot_runs
 from benchmarks import documents
 from benchmarks import report as bench_report
-from results import lost_lives, publish
+from results import folders, lost_lives, publish
 from results.folders import (
     ABLATIONS,
     CONTINUOUS,
@@ -182,6 +185,33 @@ def lost_lives_table(runs: Sequence[Published]) -> str:
     return documents.table(["run", "games", "the state goes on", "it is zero"], rows)
 
 
+def search_table(_: Sequence[Published]) -> str:
+    """A row for each trial of the search for a faster Pong, failures too, with the best first."""
+    trials = []
+    for path in sorted((folders.HERE / "pong-search").glob("*.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            trials += [{"sweep": path.stem, **row} for row in csv.DictReader(file)]
+    trials = [trial for trial in trials if trial["state"] != sweep_folder.WAITING]
+    known = {"folder", "env_id", "seed", *sweep_folder.COLUMNS}
+    searched = dict.fromkeys(name for trial in trials for name in trial if name not in known)
+    rows = [
+        [
+            *(trial.get(name, "") for name in searched),
+            trial["seed"],
+            millions(float(trial["steps"])),
+            "" if math.isnan(score := float(trial["score"])) else number(score),
+            trial["state"],
+        ]
+        for trial in sorted(trials, key=_score_or_least, reverse=True)
+    ]
+    return documents.table([*searched, "seed", "steps", LAST_GAMES, "state"], rows)
+
+
+def _score_or_least(trial: Mapping[str, str]) -> float:
+    score = float(trial["score"])
+    return -math.inf if math.isnan(score) else score
+
+
 def study_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
     """How soon each setting reaches a score, and the score when all have trained for as long."""
     # Those of ablations have as many workers, so they keep their order.
@@ -242,6 +272,7 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (ROOT / "docs/results.md", "over-games"): over_games_table,
     (ROOT / "docs/results.md", "games"): functools.partial(agents_table, beginnings=GAMES),
     (ROOT / "docs/results.md", "pong"): functools.partial(agents_table, beginnings=PONG),
+    (ROOT / "docs/results.md", "pong-search"): search_table,
     (ROOT / "docs/results.md", "presets"): functools.partial(agents_table, beginnings=PRESETS),
     (ROOT / "docs/results.md", "workers"): functools.partial(study_table, beginnings=WORKERS),
     (ROOT / "docs/ablations.md", "ablations"): functools.partial(study_table, beginnings=ABLATIONS),

@@ -18,7 +18,7 @@ from a3c.settings.params import BadInput
 from a3c.store import checkpoint, provenance, reading, run_folder
 from a3c.store.games import Games
 from benchmarks import documents
-from results import folders, lost_lives, over_games, pictures, publish, report
+from results import filters, folders, lost_lives, over_games, pictures, publish, report
 from tests.tools import agents, run_files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -405,6 +405,44 @@ def test_an_agent_forgets_at_a_lost_life_or_does_not(forgets, states):
     agent = Counting()
     assert lost_lives.play(agent, 3, seed=0, forgets=forgets) == [4.0] * 3
     assert agent.states == [[state] * 3 for state in states]
+
+
+def test_filters_that_give_nothing_are_counted():
+    """Analytic: a white square on black. One filter's bias is negative, one is only so on black, one sees the
+    edge alone, and one subtracts.
+    """
+    states = np.zeros((2, 84, 84, 4), np.uint8)
+    states[1, 40:60, 40:60] = 255
+    kernel, bias = np.zeros((8, 8, 4, 4), np.float32), np.array([-0.1, -0.1, 0, 0], np.float32)
+    kernel[..., 1] = 1
+    kernel[:4, ..., 2], kernel[4:, ..., 2] = -1, 1
+    kernel[..., 3] = -1
+    assert filters.silent(states, kernel, bias) == 2
+    assert filters.silent(states[:1], kernel, bias) == 4
+
+
+def test_all_trials_of_a_search_are_told_with_the_best_first(tmp_path, monkeypatch):
+    """Analytic: two sweeps that vary different settings; one trial failed before its first game, and one has
+    not begun."""
+    monkeypatch.setattr(folders, "HERE", tmp_path)
+    (tmp_path / "pong-search").mkdir()
+    names, of = (
+        "folder,env_id,seed,{},state,steps,score,score_of,games,hours\n",
+        "last 100 training games",
+    )
+    rows = [
+        f"a,Pong,7,5,finished,2000000,-13.44,{of},1774,0.3\n",
+        f"b,Pong,7,20,failed,0,nan,{of},0,nan\n",
+        f"c,Pong,8,1e-3,finished,1500000,2.96,{of},900,0.2\n",
+        f"d,Pong,8,1e-2,waiting,0,nan,{of},0,nan\n",
+    ]
+    (tmp_path / "pong-search/1.csv").write_text(names.format("n") + rows[0] + rows[1])
+    (tmp_path / "pong-search/2.csv").write_text(names.format("lr") + rows[2] + rows[3])
+    assert rows_of(report.search_table([])) == [
+        ["2", "", "1e-3", "8", "1.50M", "3.0", "finished"],
+        ["1", "5", "", "7", "2.00M", "−13.4", "finished"],
+        ["1", "20", "", "7", "0.00M", "", "failed"],
+    ]
 
 
 def test_both_ways_stand_in_one_row(tmp_path, monkeypatch):
