@@ -62,7 +62,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("env_id", help="an Atari game, such as PongNoFrameskip-v4 or ALE/Pong-v5")
-    add("--preprocessing", choices=("generic", "pong"), default="generic", help="as in train.py")
+    add(
+        "--preprocessing",
+        choices=("generic", "black", "pong"),
+        default="generic",
+        help="as in train.py",
+    )
     add("--seed", type=int, default=0, metavar="N", help="seed of the random starts [0]")
     add(
         "--policy",

@@ -37,6 +37,12 @@ def test_a_game_is_the_same_by_hand(name: str, game: str) -> None:
     assert (by_hand.n_lives_lost > 0) == (game != "Pong")
 
 
+@pytest.mark.parametrize("game", ["Pong", "Seaquest"])
+def test_a_game_on_black_is_the_same_by_hand(game: str) -> None:
+    """Parity: 500 decisions, every pixel; one game is on grey, the other on dark blue."""
+    play(f"{game}NoFrameskip-v4", 500, seed=2, on_black=True)
+
+
 @pytest.mark.parametrize("name", ["DiesEarly-v0", "CutOffEarly-v0"])
 def test_games_that_end_in_the_no_ops_of_their_start(name: str) -> None:
     """Parity: toys of which some games end within the first 43 frames; each leaves a row of no decisions."""

@@ -126,7 +126,7 @@ def _preprocess(
     in_numbers = False
     if _shows_screen(params, env):
         # Layers that look at colours need RGB, and so do games with other colours than screen.py's.
-        plain = params.preprocessing == "generic" and not numbers_frames
+        plain = params.preprocessing != "pong" and not numbers_frames
         in_numbers = plain and screen.has_ntsc_colours(emulator.ale)
         layer = screen.ColourNumbers if in_numbers else screen.Rgb
         env = layer(env, emulator.ale)
@@ -138,6 +138,8 @@ def _preprocess(
     else:
         env = wrappers.Max(env, screen.luminance_of_maximum if in_numbers else np.maximum)
         env = wrappers.ExtractLuminanceAndScale(env)
+    if params.preprocessing == "black":
+        env = wrappers.BlackBackground(env)
     env = wrappers.FrameSkip(env, on_decision=score.count_decision)
     env = wrappers.FrameStack(env)
     if not params.no_end_on_life_loss:

@@ -136,6 +136,13 @@ class ExtractLuminanceAndScale(gymnasium.ObservationWrapper):
         return lambda: luminance_and_scale(observation())
 
 
+class BlackBackground(gymnasium.ObservationWrapper):
+    """Shows by how much each pixel of an image differs from the image's most common shade."""
+
+    def observation(self, observation: Deferred) -> Deferred:
+        return lambda: on_black(observation())
+
+
 class ExtractPongFeatures(gymnasium.ObservationWrapper):
     """OCD A3C's hand-made Pong features of single RGB frames; there is no Max below."""
 
@@ -254,6 +261,12 @@ def luminance_and_scale(image: np.ndarray, interpolation: int = cv2.INTER_LINEAR
     if image.ndim == 3 and image.shape[2] > 1:
         image = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)  # of RGBA, too
     return cv2.resize(image, (SIDE, SIDE), interpolation=interpolation)
+
+
+def on_black(image: np.ndarray) -> np.ndarray:
+    """Return the distance of each pixel from the most common shade (the darkest of several)."""
+    shade = np.bincount(image.ravel()).argmax()
+    return cv2.absdiff(image, np.full_like(image, shade))
 
 
 def pong_features(rgb: np.ndarray) -> np.ndarray:

@@ -188,8 +188,9 @@ class Params:
 
     preprocessing: str = _knob(
         ATARI, "generic", "", OCD,
-        "generic works for every game; pong is OCD A3C's own preprocessing for Pong",
-        choices=("generic", "pong"))
+        "generic works for every game; black is generic on a black background, whatever the game's is;"
+        " pong is OCD A3C's own preprocessing for Pong",
+        choices=("generic", "black", "pong"))
     max_n_noops: int = _knob(
         ATARI, 30, "emulator frames", OCD,
         "each game starts with a random number of no-ops, from 0 to this", within=(0, 10_000))

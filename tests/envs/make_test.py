@@ -41,7 +41,7 @@ def noop_sequence(worker, env, seed=0, first_game=0, n_games=6, max_n_noops=30):
 @pytest.mark.parametrize(
     "name", ["PongNoFrameskip-v4", "ALE/Pong-v5", TOY + "Side-v0", "CartPole-v1"]
 )
-@pytest.mark.parametrize("preprocessing", ["generic", "pong"])
+@pytest.mark.parametrize("preprocessing", ["generic", "black", "pong"])
 def test_environments_that_are_supported(name, preprocessing):
     """Analytic: shape, type and space of what the agent sees and does."""
     params = Params(name, preprocessing=preprocessing)
@@ -403,6 +403,9 @@ def test_order_of_the_layers():
         "SeedGames",
         "Score",
     ]
+    on_black = make_env(Params(ATARI[0], preprocessing="black"))
+    added = [type(layer).__name__ for layer in layers(on_black)]
+    assert added == [*names[:4], "BlackBackground", *names[4:]]
     params = Params(
         ATARI[0], preprocessing="pong", no_clip_rewards=True, no_end_on_life_loss=True, debug=True
     )

@@ -10,6 +10,7 @@ import pytest
 from a3c.envs import screen, wrappers
 from a3c.envs.score import Score
 from a3c.envs.wrappers import (
+    BlackBackground,
     ClipRewards,
     EndEpisodeOnLifeLoss,
     ExtractLuminanceAndScale,
@@ -75,6 +76,7 @@ class Recording(toys.Numbers):
         lambda env: Score(env, 0, 0, counts_own_steps=False),
         lambda env: RandomStart(env, itertools.repeat(2)),
         lambda env: ExtractLuminanceAndScale(Deferring(env)),
+        lambda env: BlackBackground(Deferring(env)),
         lambda env: FrameSkip(Deferring(env)),
         lambda env: FrameStack(FrameSkip(ExtractPongFeatures(env))),
         lambda env: EndEpisodeOnLifeLoss(env, env.ale),
@@ -137,7 +139,23 @@ def test_max_shows_each_frame_and_the_one_before():
     assert toys.read_numbers(pixels()) == {0, 1}
 
 
-# ExtractLuminanceAndScale, ExtractPongFeatures
+# ExtractLuminanceAndScale, BlackBackground, ExtractPongFeatures
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ([[7, 9, 7], [0, 255, 7]], [[0, 2, 0], [7, 248, 0]]),
+        ([[255, 255], [255, 4]], [[0, 0], [0, 251]]),
+        ([[0, 0], [0, 4]], [[0, 0], [0, 4]]),  # on black already
+        ([[8, 3], [8, 3]], [[5, 0], [5, 0]]),  # equally common: the darker one
+    ],
+)
+def test_the_most_common_shade_becomes_black(image, expected):
+    """Analytic: and each other pixel its distance from it."""
+    made = wrappers.on_black(np.array(image, np.uint8))
+    assert made.dtype == np.uint8
+    np.testing.assert_array_equal(made, expected)
 
 
 def test_pong_features_by_hand():

@@ -173,6 +173,7 @@ class ByHand:
         *,
         clips: bool = True,
         ends_on_life_loss: bool = True,
+        on_black: bool = False,
     ) -> None:
         self.emulator = bare_emulator(env_id)
         self.n_actions = self.emulator.n_actions
@@ -180,7 +181,7 @@ class ByHand:
         self.n_frames = self.n_lives_lost = self.n_false_starts = 0
         self._key = (seed, worker, env)
         self._game = self._first_game = first_game
-        self._clips, self._ends_on_life_loss = clips, ends_on_life_loss
+        self._clips, self._ends_on_life_loss, self._on_black = clips, ends_on_life_loss, on_black
         # The recording of one game, and where in it the images and decisions ended.
         self._frames: list[Frame] = []
         self._image_ends: list[int] = []
@@ -251,7 +252,12 @@ class ByHand:
         newest, before = self._frames[end].rgb, self._frames[end - 1].rgb
         rgb = np.where(newest > before, newest, before)
         gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
-        return cv2.resize(gray, (84, 84), interpolation=cv2.INTER_LINEAR)
+        image = cv2.resize(gray, (84, 84), interpolation=cv2.INTER_LINEAR)
+        if not self._on_black:
+            return image
+        shades, counts = np.unique(image, return_counts=True)
+        distances = np.abs(image.astype(int) - int(shades[counts.argmax()]))
+        return distances.astype(np.uint8)
 
     def _row(self) -> Row:
         n_decisions = max(0, len(self._decision_ends) - 1)
@@ -266,7 +272,13 @@ def assert_same(actual: Seen, expected: Seen, what: str) -> None:
 
 
 def play(
-    env_id: str, n_steps: int, seed: int = 0, worker: int = 0, env: int = 0, reset_at: int = -1
+    env_id: str,
+    n_steps: int,
+    seed: int = 0,
+    worker: int = 0,
+    env: int = 0,
+    reset_at: int = -1,
+    on_black: bool = False,
 ) -> ByHand | VectorsByHand:
     """Play random actions through the layers and by hand; AssertionError where they differ.
 
@@ -276,10 +288,15 @@ def play(
     from a3c.settings.params import Params
 
     actions = np.random.default_rng(seed)
-    made = make_env(Params(env_id, seed=seed), worker, env)
+    preprocessing = "black" if on_black else "generic"
+    made = make_env(Params(env_id, seed=seed, preprocessing=preprocessing), worker, env)
     emulator: Any = made.unwrapped
     is_vector = len(made.observation_space.shape or ()) == 1
-    by_hand = (VectorsByHand if is_vector else ByHand)(env_id, seed, worker, env)
+    by_hand: ByHand | VectorsByHand
+    if is_vector:
+        by_hand = VectorsByHand(env_id, seed, worker, env)
+    else:
+        by_hand = ByHand(env_id, seed, worker, env, on_black=on_black)
     try:
         assert_same(Seen(made.reset()[0]), by_hand.reset(), "first observation")
         for step in range(n_steps):
