@@ -24,7 +24,7 @@ from a3c.machine import seeding
 from a3c.machine.appending import survive_loss_of
 from a3c.play import screens, views
 from a3c.settings.command_line import Parser
-from a3c.settings.params import BadInput, Params
+from a3c.settings.params import KNOBS, BadInput, Params
 
 if TYPE_CHECKING:
     import gymnasium
@@ -64,7 +64,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("env_id", help="an Atari game, such as PongNoFrameskip-v4 or ALE/Pong-v5")
     add(
         "--preprocessing",
-        choices=("generic", "black", "pong"),
+        choices=KNOBS["preprocessing"].choices,
         default="generic",
         help="as in train.py",
     )
