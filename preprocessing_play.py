@@ -65,7 +65,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--preprocessing",
         choices=KNOBS["preprocessing"].choices,
-        default="generic",
+        default=KNOBS["preprocessing"].default,
         help="as in train.py",
     )
     add("--seed", type=int, default=0, metavar="N", help="seed of the random starts [0]")

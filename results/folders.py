@@ -26,7 +26,7 @@ AGAIN = "evaluation-again.json"
 # Runs are chosen by how their names below results/ begin.
 OURS = ("beamrider-s", "breakout-s", "pong-nature-s", "qbert-s", "spaceinvaders-s")
 GAMES = ("beamrider-s", "breakout-s", "qbert-s", "spaceinvaders-s")
-PONG = ("pong-fast-s", "pong-nature-s")
+PONG = ("pong-black-s", "pong-black-16-cores-s", "pong-fast-s", "pong-nature-s")
 PRESETS = ("pong-ocd-s", "pong-paper-s")
 WITH_MEMORY = ("pong-lstm-s", "breakout-lstm-s")
 # Studies. The first beginning is what the others are compared with.
@@ -45,7 +45,8 @@ class Published(NamedTuple):
     facts: dict[str, Any]  # run.json
     run: reading.Run
     evaluation: dict[str, Any] | None  # evaluation.json, or the one that replaces it
-    processors: Sequence[str]  # the one that the run began on, then those that it was resumed on
+    # The one that the run began on, with its cores unless they are 2, and those that it was resumed on.
+    processors: Sequence[str]
 
     @property
     def name(self) -> str:
@@ -72,6 +73,8 @@ def read(folder: pathlib.Path) -> Published:
         evaluation = evaluation_in(folder, AGAIN) or evaluation_in(folder, publish.EVALUATION)
         versions = (folder / "versions.txt").read_text(encoding="utf-8")
         first = versions.partition("\ncpu: ")[2].partition("\n")[0]
+        n_cores = versions.partition("\ncores: ")[2].partition(",")[0]
+        first += f", {n_cores} cores" if n_cores != "2" else ""
         resumed = [note["cpu"] for note in reading.read_record(folder).resumed if "cpu" in note]
         run = reading.read_run(folder)
     except (OSError, ValueError) as error:

@@ -77,7 +77,7 @@ def drawn(
 PICTURES: dict[str, Callable[[Sequence[Published], pathlib.Path], None]] = {
     "over-games.png": draw_over_games,
     "pong.png": drawn(PONG, "--x", "hours", "--references"),
-    "pong-steps.png": drawn(["pong-"]),
+    "pong-steps.png": drawn(["pong-black-s", "pong-nature-s", "pong-fast-s", *PRESETS]),
     "pong-inside.png": drawn(["pong-nature-s1"], "--figures", *INSIDE),
     "presets.png": drawn(PRESETS, "--references", "--figures", "entropy", "value", "gradients"),
     "workers.png": drawn(WORKERS, "--curves", "100"),

@@ -71,7 +71,7 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
         if not options.no_agent:
             save_agent(saved, into / "checkpoints")
             facts["evaluated_by"] = revision_here()
-            evaluate(into)
+            evaluate(into, options.games)
         (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
         refuse_places(into)
     except BaseException:
@@ -175,10 +175,10 @@ def save_agent(saved: Checkpoint, folder: pathlib.Path) -> None:
     checkpoint.write_agent(saved, folder)
 
 
-def evaluate(folder: pathlib.Path) -> None:
+def evaluate(folder: pathlib.Path, n_games: int) -> None:
     """Play the evaluation as any user would."""
     command = [sys.executable, ROOT / "run_checkpoint.py", folder, "--no_render"]
-    command += ["--seed", EVALUATION_SEED, "--episodes", N_GAMES, "--json", folder / EVALUATION]
+    command += ["--seed", EVALUATION_SEED, "--episodes", n_games, "--json", folder / EVALUATION]
     subprocess.run([*map(str, command)], check=True)
 
 
@@ -190,6 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("into", type=pathlib.Path, help="a new folder under results/")
     add("--alone", action="store_true", help="the machine did nothing else: the run's hours count")
     add("--patch", type=pathlib.Path, help="the difference of its code: results/ablations/….patch")
+    add("--games", type=int, default=N_GAMES, help=f"of the evaluation [{N_GAMES}]")
     add("--no_agent", action="store_true", help="curves only, for a run of a study")
     try:
         publish(parser.parse_args(argv))

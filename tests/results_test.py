@@ -128,9 +128,8 @@ def run(tmp_path, monkeypatch):
 
 def test_a_run_is_published(run, monkeypatch, capsys):
     """Golden: curves, settings, weights and games of a fresh seed; no statistics, no paths."""
-    monkeypatch.setattr(publish, "N_GAMES", 2)
     monkeypatch.setattr(publish, "revision_here", lambda: "cd" * 20)
-    assert publish.main([str(run), "results/pole-s3", "--alone"]) == 0
+    assert publish.main([str(run), "results/pole-s3", "--alone", "--games", "2"]) == 0
     into = pathlib.Path("results/pole-s3")
     facts = {"env_id": "CartPole-v1", "sticky_actions": None, "seed": 3, "steps": 70, "games": 3}
     facts |= {"revision": "ab" * 20, "patch": None, "resumed": 0, "hours": 0.001, "cpu_hours": 0.5}
@@ -212,7 +211,7 @@ def test_a_run_that_does_not_lead_back_to_its_code_is_refused(run, capsys, spoil
 
 def test_a_private_folder_is_found_before_an_evaluation(run, monkeypatch, capsys):
     """Analytic: an evaluation takes minutes."""
-    monkeypatch.setattr(publish, "evaluate", lambda folder: pytest.fail("it evaluated"))
+    monkeypatch.setattr(publish, "evaluate", lambda *_: pytest.fail("it evaluated"))
     monkeypatch.setattr(publish, "revision_here", lambda: "cd" * 20)
     (run / "command.txt").write_text("python3 train.py --log_dir /root/x CartPole-v1\n")
     assert publish.main([str(run), "results/x"]) == 2
@@ -335,7 +334,11 @@ def test_a_run_that_is_not_whole_is_named(run):
     """Golden: what publishing wrote is read; with anything missing it is one line with the folder."""
     assert publish.main([str(run), "results/x", "--no_agent"]) == 0
     folder = pathlib.Path("results/x")
-    (published,) = folders.read_all(folder.parent)
+    versions = folder / "versions.txt"
+    for cores, expected in (("2, usable: 1", "Fast (R)"), ("16, usable: 2", "Fast (R), 16 cores")):
+        versions.write_text(f"code: x\ncpu: Fast (R)\ncores: {cores}\npackages:\n")
+        (published,) = folders.read_all(folder.parent)
+        assert published.processors == [expected]
     assert (published.folder, published.facts["steps"]) == (folder, 70)
     cut_off = gzip.compress(gzip.decompress((folder / "monitor.csv.gz").read_bytes()) + b"1.0,2")
     for name, spoiled in (("monitor.csv.gz", cut_off), ("run.json", b"{"), ("args.json", b"{")):
@@ -419,6 +422,20 @@ def test_filters_that_give_nothing_are_counted():
     kernel[..., 3] = -1
     assert filters.silent(states, kernel, bias) == 2
     assert filters.silent(states[:1], kernel, bias) == 4
+
+
+def test_a_filter_looks_at_every_fourth_place():
+    """Analytic: one white pixel in the newest image. Only the first filter has its weight where it is seen."""
+    states = np.zeros((1, 84, 84, 4), np.uint8)
+    states[0, 41, 46, 3] = 255
+    kernel, bias = np.zeros((8, 8, 4, 5), np.float32), np.array([0, 0, 0, 0, -2], np.float32)
+    kernel[1, 2, 3, 0] = 1
+    kernel[2, 1, 3, 1] = 1  # rows and columns exchanged
+    kernel[1, 2, 2, 2] = 1  # an older image
+    kernel[0, 0, 3, 3] = 1  # no window begins there
+    kernel[1, 2, 3, 4] = 1  # white is 1, not 255
+    counts = [filters.silent(states, kernel[..., i : i + 1], bias[i : i + 1]) for i in range(5)]
+    assert counts == [0, 1, 1, 1, 1]
 
 
 def test_all_trials_of_a_search_are_told_with_the_best_first(tmp_path, monkeypatch):

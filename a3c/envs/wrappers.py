@@ -137,7 +137,10 @@ class ExtractLuminanceAndScale(gymnasium.ObservationWrapper):
 
 
 class BlackBackground(gymnasium.ObservationWrapper):
-    """Shows by how much each pixel of an image differs from the image's most common shade."""
+    """Makes each image's most common shade black, and every other shade its distance from that one.
+
+    On grey, most filters of the first convolution soon give 0 for ever (docs/results.md).
+    """
 
     def observation(self, observation: Deferred) -> Deferred:
         return lambda: on_black(observation())

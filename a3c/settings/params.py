@@ -187,9 +187,9 @@ class Params:
         " the policy and one for the value; 0: none", within=(0, 4096))
 
     preprocessing: str = _knob(
-        ATARI, "generic", "", OCD,
-        "generic works for every game; black is generic on a black background, whatever the game's is;"
-        " pong is OCD A3C's own preprocessing for Pong",
+        ATARI, "generic", "", f"{OCD}; {OURS}",
+        "generic works for every game; black is generic, and then makes the most common shade of each"
+        " image black; pong is OCD A3C's own preprocessing for Pong",
         choices=("generic", "black", "pong"))
     max_n_noops: int = _knob(
         ATARI, 30, "emulator frames", OCD,

@@ -19,7 +19,7 @@ from a3c.envs.base import kwargs_of, spec_of
 from a3c.envs.make import UnsupportedEnv, describe_env, make_env
 from a3c.envs.process import EnvError
 from a3c.machine import seeding
-from a3c.settings.params import Params
+from a3c.settings.params import KNOBS, Params
 from tests.tools import processes
 from tests.tools.pools import TOY, opened
 
@@ -41,7 +41,7 @@ def noop_sequence(worker, env, seed=0, first_game=0, n_games=6, max_n_noops=30):
 @pytest.mark.parametrize(
     "name", ["PongNoFrameskip-v4", "ALE/Pong-v5", TOY + "Side-v0", "CartPole-v1"]
 )
-@pytest.mark.parametrize("preprocessing", ["generic", "black", "pong"])
+@pytest.mark.parametrize("preprocessing", KNOBS["preprocessing"].choices)
 def test_environments_that_are_supported(name, preprocessing):
     """Analytic: shape, type and space of what the agent sees and does."""
     params = Params(name, preprocessing=preprocessing)

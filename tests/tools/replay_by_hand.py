@@ -9,7 +9,8 @@ have got by the rules below. Nothing here knows how the layers work, and only `p
   three times four for four images. If it ends during these, the next game begins with its own
   number of no-ops.
 - A decision is carried out for four frames, or fewer where the game ends. An image is the maximum
-  of a decision's last two frames, gray, 84×84; an observation is the last four images.
+  of a decision's last two frames, gray, 84×84; an observation is the last four images. On black,
+  each pixel of an image is its distance from the image's most common shade, the darkest of several.
 - The images of the start are of the frames 0 and 1, 4 and 5, 8 and 9, 12 and 13 after the random
   no-ops.
 - An episode ends with the game, or with a decision that costs a life (lives are compared between
