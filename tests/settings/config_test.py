@@ -215,7 +215,7 @@ def test_what_is_printed_gives_the_same_parameters_again(tmp_path, argv):
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
 def test_every_published_run_can_be_asked_for_again(tmp_path, path):
-    """Golden: with all that it had but its folder and cores; by folder or file, and through what is
+    """Golden: with all that it had but its folder, cores and hours; by folder or file, and through what is
     printed.
     """
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -231,7 +231,7 @@ def test_every_published_run_can_be_asked_for_again(tmp_path, path):
     # The oldest records are of images, and do not say it.
     kind, is_continuous = environment.get("kind", "image"), environment.get("is_continuous", False)
     found = params.as_in_json(params.resolve(again, kind, is_continuous).params)
-    of_one_run = {name: None for name in ("log_dir", "cores") if name in had}
+    of_one_run = {name: None for name in ("log_dir", "cores", "stop_after_hours") if name in had}
     assert {name: found[name] for name in had} == had | of_one_run
 
 
