@@ -99,7 +99,7 @@ class Board:
         order = (RUNNING, FAILED, STOPPED, FINISHED)
         ranks = {state: rank for rank, state in enumerate(order)}
         trials = list(self._trials)
-        if left := max(0, len(trials) - (n_lines - 3)):
+        if left := max(0, len(trials) - max(0, n_lines - 3)):
             trials.sort(key=lambda trial: ranks.get(self.states[trial.name], len(ranks)))
             trials = trials[: len(trials) - left]
         searched = list(self._trials[0].searched)

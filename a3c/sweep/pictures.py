@@ -83,8 +83,9 @@ def _tell_what_is_missing(
     if short := n_results - len(_long_enough([result.run for result in results])):
         why = f"have fewer than {GAMES_IN_MEAN} games"
         tell(f"{short} of {n} trials {why}: they have no curve, and their score is the mean of all")
-    done = [folder.is_finished(path / t.name, n_steps_of(plan, t)) for t in plan.trials]
-    if not_done := n_results - sum(done):
+    drawn = {result.run.path for result in results}
+    places = {path / trial.name: n_steps_of(plan, trial) for trial in plan.trials}
+    if not_done := sum(not folder.is_finished(place, places[place]) for place in drawn):
         tell(f"{not_done} of {n} trials are not finished: drawn as far as they are")
 
 

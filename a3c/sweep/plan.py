@@ -177,7 +177,8 @@ def _check(plan: Plan, envs: Sequence[str]) -> None:
     if plan.grace_steps is not None:
         _whole("grace_steps", plan.grace_steps, 1)
     for trial in plan.trials:
-        params_of(plan, trial)
+        if (n := n_steps_of(plan, trial)) < (plan.grace_steps or 0):
+            raise BadInput(f"grace_steps {plan.grace_steps:,} is more than a trial's {n:,} steps")
 
 
 def _whole(name: str, value: Any, least: int) -> int:

@@ -71,6 +71,7 @@ def test_the_table_fits_into_the_terminal(sweep, monkeypatch, capsys):
     assert max(map(len, lines)) < size.columns
     assert board.table(6)[1].endswith("running")
     assert board.table(6)[-1] == "… and 1 more"
+    assert board.table(2)[1:] == ["… and 4 more"]
 
 
 def test_elsewhere_a_line_is_printed_an_interval(sweep, capsys):

@@ -106,6 +106,18 @@ def test_a_setting_that_lacks_a_game_has_no_mean_over_games(tmp_path):
     assert "initial_lr 0.001: 1 of 2 games, so no mean over games" in notes
 
 
+def test_a_finished_trial_without_games_is_not_counted_among_those_drawn(tmp_path):
+    """Analytic: of two trials, one has games and is not finished, the other is and has none."""
+    path = sweep_of(
+        tmp_path / "x", lambda trial: None if trial.seed else 1.0, envs=["CartPole-v1"], seeds=2
+    )
+    checkpoints = path / "CartPole-v1_s1" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "ckpt-10000000.safetensors").touch()
+    _, _, notes = read(path)
+    assert "1 of 2 trials are not finished: drawn as far as they are" in notes
+
+
 def test_a_folder_without_games_or_without_a_sweep_is_refused(tmp_path):
     """Analytic: BadInput."""
     path = sweep_of(tmp_path / "x", lambda trial: None, envs=["CartPole-v1"])

@@ -137,6 +137,10 @@ def test_names_are_folders_and_group_by_seed():
         ({"early_stopping": "soon"}, "asha, median"),
         ({"early_stopping": "asha", "envs": ["CartPole-v1", "Acrobot-v1"]}, "single environment"),
         ({"grace_steps": 5}, "grace_steps needs early_stopping"),
+        (
+            {"early_stopping": "asha", "grace_steps": 10**11},
+            "is more than a trial's 10,000,000 steps",
+        ),
         ({"settings": {"seed": 1}}, "settings cannot have seed"),
         ({"settings": {"initial_rl": 1}}, "no flag of train.py (did you mean initial_lr?)"),
         ({"settings": {"discount": 2}}, "--discount must be between 0 and 1"),
