@@ -7,6 +7,7 @@ read, and the run folders say the same. So they are deleted.
 
 import contextlib
 import json
+import math
 import pathlib
 import shutil
 from collections.abc import Mapping, Sequence
@@ -90,9 +91,17 @@ def _scheduler_of(plan: Plan) -> Any:
     grace = plan.grace_steps or max(1, n_steps // 10)
     by: dict[str, Any] = {"time_attr": "steps", "metric": "metric", "mode": "max"}
     if plan.early_stopping == "asha":
-        return schedulers.ASHAScheduler(**by, max_t=n_steps, grace_period=grace)
+        # A trial ends by itself: after its last row, it still has an evaluation to finish.
+        by |= {"max_t": n_steps, "stop_last_trials": False}
+        return schedulers.ASHAScheduler(**by, grace_period=grace)
     if plan.early_stopping == "median":
-        return schedulers.MedianStoppingRule(**by, grace_period=grace)
+
+        class Median(schedulers.MedianStoppingRule):
+            def on_trial_complete(self, *_: Any) -> None:
+                """The last report, that the trial is alive, has no steps to compare."""
+
+        # Without pauses, in which trials take turns: each would restart train.py.
+        return Median(**by, grace_period=grace, min_time_slice=math.inf)
     return None
 
 

@@ -130,6 +130,26 @@ def test_six_trials_that_are_killed_stopped_and_resumed(tmp_path, sweep):
     assert games(folders[untouched]) == games(tmp_path / "by_hand") != []
 
 
+@pytest.mark.parametrize("rule", ["asha", "median"])
+def test_trials_that_fall_behind_are_stopped_and_the_others_finish(tmp_path, sweep, rule):
+    """Analytic: nothing is restarted, and what finishes has its evaluation of the last step."""
+    folder = tmp_path / "sweep"
+    (tmp_path / "five.toml").write_text(
+        f'envs = ["CartPole-v1"]\nearly_stopping = "{rule}"\ngrace_steps = 1000\n'
+        "[search]\ninitial_lr = [1e-3, 7e-4, 1e-12, 2e-12, 3e-12]\n"
+    )
+    flags = ["--n_steps", "4000", "--eval_interval_steps", "4000", "--eval_episodes", "1"]
+    process = sweep(tmp_path / "five.toml", "--out", folder, "--", *ONE_WORKER, *flags)
+    assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
+    rows = table(folder)
+    assert {row["state"] for row in rows} <= {"finished", "stopped early"}
+    for row in rows:
+        run = folder / row["folder"]
+        assert "resumed" not in json.loads((run / "args.json").read_text())
+        if row["state"] == "finished":
+            assert len((run / "evaluations.csv").read_text().splitlines()) > 1
+
+
 def test_a_trial_that_fails_is_tried_again_and_stops_no_other(tmp_path, sweep):
     """Analytic: one of two environments breaks at every third step; the end says so with status 1."""
     toys = [f"tests.tools.toys:toys/{name}-v0" for name in ("RaisesInStep", "Drawn")]
