@@ -15,8 +15,8 @@ PONG = "PongNoFrameskip-v4"
 
 # What each preset is known to use, typed from the sources: OCD A3C's code of 2018; Mnih et al. 2016
 # §8 with the settings its author sent by e-mail; the command of results/pong-nature-s0, whose
-# learning rate would have fallen to 0 later than it ended; results/pong-search/black-fewer.toml, but for longer; the
-# README's command for CartPole.
+# learning rate would have fallen to 0 later than it ended; results/pong-search/black-fewer.toml, but
+# for longer; the README's command for CartPole.
 OCD = {
     "preset": "ocd",
     "steps_per_update": 5,
