@@ -60,8 +60,8 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
     if problems:
         raise BadInput(problems[0])
     facts = facts_of(run, saved, options)
+    into.mkdir(parents=True)
     try:
-        into.mkdir(parents=True)
         for name in ("command.txt", run_folder.ARGS, "versions.txt"):
             shutil.copyfile(run / name, into / name)
         for name in (run_folder.PROGRESS, run_folder.GAMES):

@@ -55,7 +55,7 @@ def refused(tmp_path, monkeypatch, capsys):
         ([*SHORT, "--address", "127.0.0.1:1"], "no Ray answers at 127.0.0.1:1"),
         ([*SHORT, "--address", "127.0.0.1:70000"], "no Ray answers"),
         ([*SHORT, "--ship_code"], "--ship_code needs --address"),
-        (["--resume", "nowhere"], "nowhere/sweep.json"),
+        (["--resume", "nowhere"], "nowhere is no folder of a sweep"),
         (["--resume", "nowhere", "--seeds", "3"], "takes no other settings"),
     ],
 )

@@ -14,14 +14,14 @@ import math
 import mmap
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +71,7 @@ class Lost(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An error in the actor, as it would also have ended a worker here."""
+    """An error that would come again with a new actor."""
 
     traceback: str
 
@@ -105,7 +105,7 @@ class RayProcess:
 
         BadInput says why it cannot be connected.
         """
-        ours, theirs = _connections(n_workers + 1)
+        ours, theirs = zip(*(Pipe() for _ in range(n_workers + 1)), strict=True)
         memories = [os.memfd_create("blocks") for _ in range(n_workers)]
         self._control, *connections = ours
         self.channels = [Channel(*ends) for ends in zip(connections, memories, strict=True)]
@@ -159,12 +159,6 @@ class RayProcess:
         self._errors.close()
 
 
-def _connections(n: int) -> tuple[list[Connection], list[Connection]]:
-    pairs = [socket.socketpair() for _ in range(n)]
-    ours, theirs = zip(*pairs, strict=True)
-    return [Connection(s.detach()) for s in ours], [Connection(s.detach()) for s in theirs]
-
-
 def _path() -> str:
     return os.pathsep.join(filter(None, [str(cluster.CODE), os.environ.get("PYTHONPATH")]))
 
@@ -215,6 +209,8 @@ class _Server:
             return Failed(str(error))
         except (errors.RayError, TimeoutError) as error:
             return Lost(one_line(ends_of(str(error)), 300) or type(error).__name__)
+        except Exception:  # in this process; without an answer, the run would wait for ever
+            return Failed(traceback.format_exc())
 
     def _begin(self, request: Begin) -> Begun:
         if self._actor is not None:

@@ -133,18 +133,13 @@ def create(path: pathlib.Path, plan: Plan, argv: Sequence[str]) -> SweepFolder:
 
 def open_existing(path: pathlib.Path) -> SweepFolder:
     """Lock and read the folder of a sweep that is to be resumed."""
-    if not (path / PLAN).is_file():
-        raise BadInput(f"{path} is no folder of a sweep: it has no {PLAN}")
-    lock = run_folder.lock(path)
-    try:
-        return SweepFolder(path, read_plan(path), lock)
-    except BadInput:
-        lock.close()
-        raise
+    return SweepFolder(path, read_plan(path), run_folder.lock(path))
 
 
 def read_plan(path: pathlib.Path) -> Plan:
     """The plan that a sweep's folder records."""
+    if not (path / PLAN).is_file():
+        raise BadInput(f"{path} is no folder of a sweep: it has no {PLAN}")
     try:
         return plans.from_json(reading.read_text(path / PLAN))
     except BadInput as error:

@@ -57,8 +57,6 @@ class Group(NamedTuple):
 
 def read(path: pathlib.Path, tell: Callable[[str], None]) -> list[Result]:
     """The trials of a sweep's folder; `tell` gets a line about what is left out or unfinished."""
-    if not (path / folder.PLAN).is_file():
-        raise BadInput(f"{path} is no folder of a sweep: it has no {folder.PLAN}")
     plan, results = folder.read_plan(path), []
     for trial in plan.trials:
         if not (path / trial.name / folder.run_folder.ARGS).is_file():
@@ -84,8 +82,8 @@ def _tell_what_is_missing(
         why = f"have fewer than {GAMES_IN_MEAN} games"
         tell(f"{short} of {n} trials {why}: they have no curve, and their score is the mean of all")
     drawn = {result.run.path for result in results}
-    places = {path / trial.name: n_steps_of(plan, trial) for trial in plan.trials}
-    if not_done := sum(not folder.is_finished(place, places[place]) for place in drawn):
+    begun = [(path / trial.name, trial) for trial in plan.trials if path / trial.name in drawn]
+    if not_done := sum(not folder.is_finished(at, n_steps_of(plan, trial)) for at, trial in begun):
         tell(f"{not_done} of {n} trials are not finished: drawn as far as they are")
 
 

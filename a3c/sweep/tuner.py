@@ -123,12 +123,17 @@ def _watcher(folder: SweepFolder, of: Mapping[str, Trial], board: Board, stop: S
     """Tells the board what becomes of the trials."""
     from ray import tune
 
+    def was_early(trial: Any) -> bool:
+        """Whether it was stopped early before, and only tells its rows to Tune again."""
+        return board.states[of[trial.config["trial"]].name] == EARLY
+
     class Watcher(tune.Callback):
         def on_step_end(self, **info: Any) -> None:
             board.show()
 
         def on_trial_start(self, trial: Any, **info: Any) -> None:
-            board.set(of[trial.config["trial"]], RUNNING)
+            if not was_early(trial):
+                board.set(of[trial.config["trial"]], RUNNING)
 
         def on_trial_recover(self, trial: Any, **info: Any) -> None:
             board.set(of[trial.config["trial"]], WAITING)
@@ -142,7 +147,7 @@ def _watcher(folder: SweepFolder, of: Mapping[str, Trial], board: Board, stop: S
             one = of[trial.config["trial"]]
             if is_finished(folder.of(one), plans.n_steps_of(folder.plan, one)):
                 board.set(one, FINISHED)
-            else:
+            elif not was_early(trial):
                 board.set(one, STOPPED if stop.is_set() else EARLY)
 
         def _tell(self, trial: Any, what: str) -> None:

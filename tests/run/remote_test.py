@@ -1,8 +1,11 @@
 """Remote workers, with actors in this process: the same bits, exact counts, and faults."""
 
 import contextlib
+import os
 import re
 import threading
+import types
+from multiprocessing.connection import Pipe
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from a3c.contract import Game, Moments, WorkerPosition
 from a3c.machine import cores, tensorflow_process
 from a3c.machine.stopping import Stopped
 from a3c.run.actor import Setup
-from a3c.run.ray_process import Lost
+from a3c.run.ray_process import Begin, Channel, Lost, _Server
 from a3c.run.remote import RemoteCollector, RemoteError
 from a3c.settings.params import Params
 from tests.tools.remotes import NUMBER, Actors, Canned, learned
@@ -218,6 +221,23 @@ def test_an_error_in_an_actor_is_a_workers_failure():
     """Analytic: its environment breaks at every third step, more than ten times in a minute."""
     _, error = failure_of(None, f"--n_steps 1000 --steps_per_update 5 {TOYS}RaisesInStep-v0")
     assert "the joystick broke" in error
+
+
+def test_an_error_beside_ray_is_answered():
+    """Analytic: the memory for the weights cannot be had, and the run must not wait for ever."""
+    errors = types.SimpleNamespace(RayTaskError=EOFError, RayError=EOFError)
+    memory, other = os.pipe()
+    ours, theirs = Pipe()
+    server = _Server(types.SimpleNamespace(exceptions=errors), Channel(theirs, memory), 1.0)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    ours.send(Begin(Setup(Params("toys/None"), None, None, NUMBER, WorkerPosition({}, [0])), 10))
+    assert ours.poll(10)
+    assert "ftruncate" in ours.recv().traceback
+    ours.close()
+    thread.join()
+    for number in (memory, other):
+        os.close(number)
 
 
 def test_environments_that_broke_are_told_of():

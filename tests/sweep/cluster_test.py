@@ -6,11 +6,16 @@ import json
 import os
 import pathlib
 import signal
+import types
 
 import pytest
 
 from a3c.machine import cluster
+from a3c.machine.stopping import StopFlag
+from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans
+from a3c.sweep import tuner
+from a3c.sweep.board import Board
 from tests.tools import processes
 
 pytestmark = pytest.mark.cluster
@@ -148,6 +153,21 @@ def test_trials_that_fall_behind_are_stopped_and_the_others_finish(tmp_path, swe
         assert "resumed" not in json.loads((run / "args.json").read_text())
         if row["state"] == "finished":
             assert len((run / "evaluations.csv").read_text().splitlines()) > 1
+
+
+def test_what_was_stopped_early_stays_so(tmp_path):
+    """Analytic: the resumed sweep is stopped while such a trial tells Ray its rows again."""
+    plan = plans.make({"envs": ["CartPole-v1"]}, ["--n_steps", "100"])
+    (trial,) = plan.trials
+    stop = StopFlag()
+    stop.set()
+    with contextlib.closing(folders.create(tmp_path / "x", plan, [])) as sweep:
+        board = Board(sweep, {trial.name: folders.EARLY})
+        watcher = tuner._watcher(sweep, {"its plan": trial}, board, stop)
+        of_tune = types.SimpleNamespace(config={"trial": "its plan"})
+        watcher.on_trial_start(of_tune)
+        watcher.on_trial_complete(of_tune)
+    assert board.states == {trial.name: folders.EARLY}
 
 
 def test_a_trial_that_fails_is_tried_again_and_stops_no_other(tmp_path, sweep):

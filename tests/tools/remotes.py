@@ -2,10 +2,9 @@
 
 import contextlib
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Pipe
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ class Actors:
         fate: Callable[[int, Any, np.ndarray], Any] | None = None,
         make: Callable[[], Any] = Actor,
     ) -> None:
-        ours, theirs = (Connection(s.detach()) for s in socket.socketpair())
+        ours, theirs = Pipe()
         memory = os.memfd_create("blocks")
         self.channels = [Channel(ours, memory)]
         self._server = Channel(theirs, os.dup(memory))
