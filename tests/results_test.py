@@ -24,7 +24,15 @@ from tests.tools import agents, run_files
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = folders.read_all()
 # Evaluated; results/ has no room for them.
-WITHOUT_WEIGHTS = {"pong-fast-s1", "pong-nature-s0", "pong-nature-s1", "pong-paper-s0"}
+WITHOUT_WEIGHTS = {
+    "pong-black-s3",
+    "pong-black-s5",
+    "pong-fast-s1",
+    "pong-nature-s0",
+    "pong-nature-s1",
+    "pong-ocd-s0",
+    "pong-paper-s0",
+}
 
 # What is published
 
