@@ -95,10 +95,10 @@ def _run(folder: SweepFolder, signals: StopSignals) -> int:
     before = folders.recorded_states(folder.path)
     states = {trial.name: WAITING for trial in plan.trials}
     for trial in plan.trials:
-        if folders.is_finished(folder.of(trial), plans.n_steps_of(plan, trial)):
-            states[trial.name] = FINISHED
-        elif before.get(trial.name) == EARLY:
+        if before.get(trial.name) == EARLY:
             states[trial.name] = EARLY
+        elif folders.is_finished(folder.of(trial), plans.n_steps_of(plan, trial)):
+            states[trial.name] = FINISHED
     todo = [trial for trial in plan.trials if states[trial.name] == WAITING]
     board = Board(folder, states)
     board.say(f"sweep: {folder.path}, {len(plan.trials)} trials of {plan.cores} cores each")
@@ -108,6 +108,8 @@ def _run(folder: SweepFolder, signals: StopSignals) -> int:
         tuner.run(folder, todo, board, signals.stop)
     _wait_until_saved(folder)
     for trial in plan.trials:
+        if states[trial.name] == EARLY:
+            continue  # even if it has all steps: it was stopped while it evaluated
         if folders.is_finished(folder.of(trial), plans.n_steps_of(plan, trial)):
             states[trial.name] = FINISHED
         elif states[trial.name] == RUNNING:

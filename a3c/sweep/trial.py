@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from a3c.machine.stopping import STARTER
 from a3c.settings import command_line
@@ -43,23 +44,34 @@ class TrialFailed(Exception):
     """A train.py ended with an error; the message is its status and last line."""
 
 
-def run(
-    plan: Plan, trial: Trial, folder: pathlib.Path, is_stopped: bool = False
-) -> Iterator[list[tuple[float, float]]]:
-    """Begin or continue a trial; yields every second what is new: steps and metric of each row.
+class News(NamedTuple):
+    """What a trial has to tell since it last told something."""
+
+    rows: list[tuple[float, float]]  # steps and metric
+    is_finished: bool
+
+
+def run(plan: Plan, trial: Trial, folder: pathlib.Path, is_stopped: bool = False) -> Iterator[News]:
+    """Begin or continue a trial; yields every second what is new.
 
     A trial that continues yields its earlier rows first; one that is finished, or was stopped early,
     yields nothing else.
     """
+    n_steps = plans.n_steps_of(plan, trial)
     steps, process, has_ended = 0.0, None, False
     while not has_ended:
         # Its last rows are written before it ends.
         has_ended = process is not None and process.poll() is not None
-        if rows := rows_after(steps, folder, plan.metric):
+        is_done = (process is None or has_ended) and is_finished(folder, n_steps)
+        rows = rows_after(steps, folder, plan.metric)
+        if not is_done:
+            # Tune may stop a trial for any row, but after its last step a run may still evaluate.
+            rows = [row for row in rows if row[0] < n_steps]
+        if rows:
             steps = rows[-1][0]
-        yield rows
+        yield News(rows, is_done)
         if process is None:
-            if is_stopped or is_finished(folder, plans.n_steps_of(plan, trial)):
+            if is_stopped or is_done:
                 return
             if not is_locked(folder) and (cores := lock_cores(plan.cores)):
                 arguments = command(plan, trial, folder, list(cores))

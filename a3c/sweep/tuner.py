@@ -26,7 +26,6 @@ from a3c.sweep.folder import (
     STOPPED,
     WAITING,
     SweepFolder,
-    is_finished,
 )
 from a3c.sweep.plan import Plan, Trial
 
@@ -78,10 +77,10 @@ def run_trial(config: Mapping[str, str]) -> None:
     (trial,) = plan.trials
     folder = pathlib.Path(config["folder"]) / trial.name
     is_stopped = config["trial"] in json.loads(config["stopped"])
-    for rows in trials.run(plan, trial, folder, is_stopped):
+    for rows, is_done in trials.run(plan, trial, folder, is_stopped):
         for steps, value in rows:
-            tune.report({"steps": steps, "metric": value})
-        tune.report({"is_alive": True})  # between two reports, Tune can stop the trial
+            tune.report({"steps": steps, "metric": value, "is_finished": is_done})
+        tune.report({"is_finished": is_done})  # between two reports, Tune can stop the trial
 
 
 def _scheduler_of(plan: Plan) -> Any:
@@ -145,7 +144,7 @@ def _watcher(folder: SweepFolder, of: Mapping[str, Trial], board: Board, stop: S
 
         def on_trial_complete(self, trial: Any, **info: Any) -> None:
             one = of[trial.config["trial"]]
-            if is_finished(folder.of(one), plans.n_steps_of(folder.plan, one)):
+            if trial.last_result.get("is_finished"):
                 board.set(one, FINISHED)
             elif not was_early(trial):
                 board.set(one, STOPPED if stop.is_set() else EARLY)

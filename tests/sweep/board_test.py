@@ -10,6 +10,7 @@ import pytest
 from a3c.sweep import board as boards
 from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans
+from a3c.sweep import start
 from a3c.sweep.folder import EARLY, FAILED, FINISHED, RUNNING, WAITING
 from tests.tools.run_files import steady, write_run
 
@@ -113,3 +114,10 @@ def test_a_folder_is_found_as_it_was_made(sweep):
     assert not folders.is_finished(sweep.of(sweep.plan.trials[0]), 101)
     assert json.loads((sweep.path / "sweep.json").read_text())["cores"] == 1
     assert re.match("python3 sweep.py", (sweep.path / "command.txt").read_text())
+
+
+def test_what_was_stopped_early_is_not_finished(sweep, capsys):
+    """Analytic: not even if it had all its steps by then, for its last evaluation was cut off."""
+    boards.Board(sweep, states(sweep, *[EARLY] * 4)).set(sweep.plan.trials[0], EARLY)
+    assert start._run(sweep, types.SimpleNamespace(received=None)) == 0
+    assert folders.recorded_states(sweep.path) == states(sweep, *[EARLY] * 4)

@@ -143,7 +143,7 @@ def test_trials_that_fall_behind_are_stopped_and_the_others_finish(tmp_path, swe
         f'envs = ["CartPole-v1"]\nearly_stopping = "{rule}"\ngrace_steps = 1000\n'
         "[search]\ninitial_lr = [1e-3, 7e-4, 1e-12, 2e-12, 3e-12]\n"
     )
-    flags = ["--n_steps", "4000", "--eval_interval_steps", "4000", "--eval_episodes", "1"]
+    flags = ["--n_steps", "4000", "--eval_interval_steps", "4000", "--eval_episodes", "100"]
     process = sweep(tmp_path / "five.toml", "--out", folder, "--", *ONE_WORKER, *flags)
     assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
     rows = table(folder)
@@ -164,7 +164,7 @@ def test_what_was_stopped_early_stays_so(tmp_path):
     with contextlib.closing(folders.create(tmp_path / "x", plan, [])) as sweep:
         board = Board(sweep, {trial.name: folders.EARLY})
         watcher = tuner._watcher(sweep, {"its plan": trial}, board, stop)
-        of_tune = types.SimpleNamespace(config={"trial": "its plan"})
+        of_tune = types.SimpleNamespace(config={"trial": "its plan"}, last_result={})
         watcher.on_trial_start(of_tune)
         watcher.on_trial_complete(of_tune)
     assert board.states == {trial.name: folders.EARLY}

@@ -47,7 +47,9 @@ with (folder / "progress.csv").open("a") as file:
 print("error: the last line", file=sys.stderr)
 print("saved")
 if status == 0:
-    (folder / "checkpoints/ckpt-100.safetensors").touch()
+    (folder / "checkpoints/ckpt-140.safetensors").touch()
+while (folder / "evaluating").exists():
+    time.sleep(0.01)
 raise SystemExit(status)
 """
 # Runs a trial as Ray's worker does, until it is killed.
@@ -56,8 +58,8 @@ import pathlib, sys
 from a3c.sweep import plan as plans, trial as trials
 trials.TRAIN, folder = map(pathlib.Path, sys.argv[1:])
 trials.POLL_SECONDS = 0.01
-plan = plans.make({"envs": ["CartPole-v1"]}, ["--n_steps", "100"])
-for rows in trials.run(plan, plan.trials[0], folder):
+plan = plans.make({"envs": ["CartPole-v1"]}, ["--n_steps", "140"])
+for _ in trials.run(plan, plan.trials[0], folder):
     pass
 """
 
@@ -78,8 +80,9 @@ def place(tmp_path, monkeypatch):
             os.kill(json.loads(about.read_text())["pid"], signal.SIGKILL)
 
 
-def plan_of(**asked):
-    return plans.make({"envs": ["CartPole-v1"], "seeds": 1} | asked, ["--n_steps", "100"])
+def plan_of(n_steps=140, **asked):
+    asked = {"envs": ["CartPole-v1"], "seeds": 1} | asked
+    return plans.make(asked, ["--n_steps", str(n_steps)])
 
 
 def run(plan, folder):
@@ -95,7 +98,7 @@ def started(running, folder):
 def end(running, folder, status=0):
     """Let the stand-in end; returns all rows that were still new."""
     write_atomically(folder / "end", str(status))
-    return [row for rows in running for row in rows]
+    return [row for news in running for row in news.rows]
 
 
 def test_a_trial_is_begun_resumed_and_then_finished(place):
@@ -113,15 +116,33 @@ def test_a_trial_is_begun_resumed_and_then_finished(place):
     (folder / "end").unlink()
     (folder / "started").unlink()
     running = run(plan, folder)
-    assert next(running) == [(20, 1.5), (30, 2.5), (40, 3.5)]
+    assert next(running) == ([(20, 1.5), (30, 2.5), (40, 3.5)], False)
     words = started(running, folder)["argv"]
     assert words[:2] == ["--resume", str(folder)]
     assert words[4:] == ["--stop_after_hours", "2.0", "CartPole-v1"]
     assert end(running, folder)[-1] == (140, 3.5)
     (folder / "started").unlink()
-    (rows,) = run(plan, folder)
+    ((rows, is_finished),) = run(plan, folder)
     assert [steps for steps, _ in rows] == [20, 30, 40, 120, 130, 140]
+    assert is_finished
     assert not (folder / "started").exists()
+
+
+def test_nobody_hears_of_a_last_step_while_the_run_evaluates(place):
+    """Analytic: whoever compares trials would stop this one, and its evaluation would be lost."""
+    plan, folder = plan_of(n_steps=40), place / "trial"
+    running = run(plan, folder)
+    started(running, folder)
+    (folder / "evaluating").touch()
+    write_atomically(folder / "end", "0")
+    last = folder / "checkpoints/ckpt-140.safetensors"
+    processes.wait_until(last.exists, "the last checkpoint")
+    told = [next(running) for _ in range(20)]
+    assert {row for news in told for row in news.rows} <= {(20, 1.5), (30, 2.5)}
+    assert not any(news.is_finished for news in told)
+    (folder / "evaluating").unlink()
+    *_, the_last = running
+    assert the_last == ([(40, 3.5)], True)
 
 
 def test_a_folder_that_was_never_finished_is_made_anew(place):
@@ -196,7 +217,7 @@ def test_a_trial_waits_for_its_old_process(place):
         fcntl.flock(lock, fcntl.LOCK_EX)
         running = run(plan, folder)
         for _ in range(20):
-            assert next(running) == []
+            assert next(running) == ([], False)
         assert not trials.output_of(folder).exists()
     assert started(running, folder)["argv"][0] == "--resume"
     end(running, folder)
