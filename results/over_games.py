@@ -48,7 +48,7 @@ class OverGames(NamedTuple):
 
     @property
     def interquartile_mean(self) -> float:
-        return float(statistics.interquartile_mean(np.concatenate(self.games)))
+        return float(statistics.interquartile_mean(self.games))
 
     @property
     def interval(self) -> tuple[float, float] | None:

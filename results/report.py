@@ -5,6 +5,7 @@ A table stands between two markers in a document.
 
 import csv
 import functools
+import json
 import math
 import pathlib
 import sys
@@ -44,6 +45,7 @@ from results.pictures import IMAGES, PICTURES
 ROOT = HERE.parent
 
 STUDY_GOAL = -10.0
+WRAPPERS = "wrappers.jsonl"  # what benchmarks/sb3_wrappers.py printed
 # What a training score should reach: that of Baselines' A2C, and 18 for Pong.
 GOALS = {"BeamRider": 2469, "Breakout": 290, "Pong": 18, "Qbert": 4461, "SpaceInvaders": 727}
 
@@ -185,6 +187,22 @@ def lost_lives_table(runs: Sequence[Published]) -> str:
     return documents.table(["run", "games", "the state goes on", "it is zero"], rows)
 
 
+def wrappers_table(runs: Sequence[Published]) -> str:
+    """A row for each agent that played in Stable-Baselines3's wrappers, with either scaling."""
+    lines = (folders.HERE / WRAPPERS).read_text(encoding="utf-8").splitlines()
+    found: dict[str, dict[str, str]] = {}
+    for line in map(json.loads, lines):
+        text = f"{number(line['mean'])} ± {number(line['sd'])}"
+        found.setdefault(line["agent"], {})[line["scaling"]] = text
+    rows = [
+        [f"`results/{run.name}`", evaluated([run]), scores["area"], scores["linear"]]
+        for run in runs
+        if (scores := found.get(f"results/{run.name}"))
+    ]
+    head = ["agent", "our pipeline", "its wrappers", "its wrappers, linear scaling"]
+    return documents.table(head, rows)
+
+
 def search_table(_: Sequence[Published]) -> str:
     """A row for each trial of the search for a faster Pong, failures too, with the best first."""
     trials = []
@@ -273,6 +291,7 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (ROOT / "docs/results.md", "games"): functools.partial(agents_table, beginnings=GAMES),
     (ROOT / "docs/results.md", "pong"): functools.partial(agents_table, beginnings=PONG),
     (ROOT / "docs/results.md", "pong-search"): search_table,
+    (ROOT / "docs/results.md", "wrappers"): wrappers_table,
     (ROOT / "docs/results.md", "presets"): functools.partial(agents_table, beginnings=PRESETS),
     (ROOT / "docs/results.md", "workers"): functools.partial(study_table, beginnings=WORKERS),
     (ROOT / "docs/ablations.md", "ablations"): functools.partial(study_table, beginnings=ABLATIONS),

@@ -25,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = folders.read_all()
 # Evaluated; results/ has no room for them.
 WITHOUT_WEIGHTS = {
+    "breakout-s1",
     "pong-black-s3",
     "pong-black-s5",
     "pong-fast-s1",
@@ -479,4 +480,18 @@ def test_both_ways_stand_in_one_row(tmp_path, monkeypatch):
     (played.folder / lost_lives.FILE).write_text(json.dumps(scores))
     assert rows_of(report.lost_lives_table([other, played])) == [
         ["`results/breakout-lstm-s0`", "3", "2.0 ± 1.0", "6.0 ± 3.5"]
+    ]
+
+
+def test_scores_in_others_wrappers_stand_beside_ours(tmp_path, monkeypatch):
+    """Analytic: one row for an agent, from a line for each way to scale; another did not play there."""
+    monkeypatch.setattr(folders, "HERE", tmp_path)
+    played, other = (published_of(f"{game}-s0", [0.0] * 100, 7.5) for game in ("qbert", "breakout"))
+    lines = [
+        {"agent": "results/qbert-s0", "scaling": scaling, "games": 30, "mean": mean, "sd": 2.0}
+        for scaling, mean in (("linear", 9.0), ("area", 4510.0))
+    ]
+    (tmp_path / report.WRAPPERS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert rows_of(report.wrappers_table([other, played])) == [
+        ["`results/qbert-s0`", "7.5 ± 2.0", "4510 ± 2.0", "9.0 ± 2.0"]
     ]

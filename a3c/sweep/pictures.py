@@ -119,7 +119,7 @@ def _over_games(
             tell(f"{label_of(setting)}: {len(games)} of {n_games} games, so no mean over games")
             continue
         seeds = list(games.values())
-        mean, n_seeds = statistics.interquartile_mean(np.concatenate(seeds)), min(map(len, seeds))
+        mean, n_seeds = float(statistics.interquartile_mean(seeds)), min(map(len, seeds))
         interval = (math.nan, math.nan)
         if n_seeds > 1:
             interval = statistics.bootstrap_interval(seeds, generator)

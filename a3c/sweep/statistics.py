@@ -4,6 +4,7 @@ After Agarwal et al. 2021 ("Deep Reinforcement Learning at the Edge of the Stati
 Their library, rliable, would bring eight packages for these lines.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,11 +13,14 @@ N_RESAMPLED = 10_000
 FEWEST_SEEDS = 5  # with fewer, an interval says little
 
 
-def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """The mean of the middle half, along the last axis: 0 1 2 3 4 5 6 100 → 3.5.
+def interquartile_mean(games: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean of the middle half, along the last axis, of all games' scores of seeds together.
 
-    A quarter of the scores, rounded down, is left out at either end.
+    A quarter of the scores, rounded down, is left out at either end: 0 1 2 3 4 5 6 100 → 3.5. Each
+    game has the same weight, so those with fewer seeds are repeated: [0 4], [1] counts as 0 4 1 1.
     """
+    n_each = math.lcm(*(game.shape[-1] for game in games))
+    scores = np.concatenate([np.repeat(g, n_each // g.shape[-1], axis=-1) for g in games], axis=-1)
     n = scores.shape[-1]
     return np.sort(scores, axis=-1)[..., n // 4 : n - n // 4].mean(axis=-1)
 
@@ -29,6 +33,6 @@ def bootstrap_interval(
     Seeds are drawn anew for each game by itself (stratified): which games were played is no chance.
     """
     drawn = [game[generator.integers(len(game), size=(N_RESAMPLED, len(game)))] for game in games]
-    means = interquartile_mean(np.concatenate(drawn, axis=-1))
+    means = interquartile_mean(drawn)
     low, high = np.quantile(means, [(1 - within) / 2, (1 + within) / 2])
     return float(low), float(high)

@@ -12,7 +12,14 @@ from a3c.sweep.statistics import bootstrap_interval, interquartile_mean
 )
 def test_the_mean_of_the_middle_half(scores, mean):
     """Analytic: by hand; a quarter, rounded down, is left out at either end."""
-    assert interquartile_mean(np.array(scores, dtype=float)) == mean
+    assert interquartile_mean([np.array(scores, dtype=float)]) == mean
+
+
+def test_each_game_has_the_same_weight():
+    """Analytic: 0 4, 1 1 without the ends; then 0 0 0, 6 8 10, 2 2 2 without two at either end."""
+    assert interquartile_mean([np.array([0.0, 4.0]), np.array([1.0])]) == 1.0
+    games = [np.array([0.0]), np.array([6.0, 8.0, 10.0]), np.array([2.0])]
+    assert interquartile_mean(games) == (0 + 2 + 2 + 2 + 6) / 5
 
 
 def test_games_that_differ_add_nothing_to_the_interval():
@@ -33,6 +40,6 @@ def test_the_interval_of_many_seeds():
     rng = np.random.default_rng(1)
     game = rng.normal(size=400)
     low, high = bootstrap_interval([game], np.random.default_rng(2))
-    by_sampling = np.std([interquartile_mean(rng.normal(size=400)) for _ in range(2000)])
+    by_sampling = np.std([interquartile_mean([rng.normal(size=400)]) for _ in range(2000)])
     assert (high - low) / 2 == pytest.approx(1.96 * by_sampling, rel=0.15)
-    assert (high + low) / 2 == pytest.approx(interquartile_mean(game), abs=0.02)
+    assert (high + low) / 2 == pytest.approx(interquartile_mean([game]), abs=0.02)
