@@ -17,17 +17,18 @@ import pathlib
 import platform
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from a3c.store import provenance
 from benchmarks import calibration, contenders, machine, report
 from benchmarks.contenders import CallsSetting, PeerSetting, Server, Setting, Trainer
 
 CODE = ("a3c", "train.py", "benchmarks/*.py")
+TRACKED = ("--porcelain", "--untracked-files=no")
 # Ours; requirements.txt has the peers'.
 PACKAGES = ("tensorflow-cpu", "tensorflow", "numpy", "gymnasium", "ale-py", "mujoco")
 RESULTS = pathlib.Path(__file__).with_name("results")
@@ -197,10 +198,10 @@ def about(target: str, argv: Sequence[str], busy: float) -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "command": f"make {target}" + (f' BENCH="{shlex.join(argv)}"' if argv else ""),
-        "revision": _git("rev-parse", "--short", "HEAD"),
+        "revision": provenance.short_revision(contenders.ROOT),
         # Of code; a benchmark before this one has written its table into the documents.
-        "uncommitted": bool(_git("status", "--porcelain", "--untracked-files=no", "--", *CODE)),
-        "cpu": machine.cpu_name(),
+        "uncommitted": bool(provenance.git(contenders.ROOT, "status", *TRACKED, "--", *CODE)),
+        "cpu": provenance.cpu_model(),
         "cores": machine.n_cores(),
         "memory_gib": machine.memory_gib(),
         "python": platform.python_version(),
@@ -343,13 +344,6 @@ def _version(package: str) -> str | None:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
     return None
-
-
-def _git(*arguments: str) -> str:
-    ended = subprocess.run(
-        ["git", *arguments], cwd=contenders.ROOT, capture_output=True, text=True, check=False
-    )
-    return ended.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -250,12 +250,7 @@ class Trainer:
 
     def close(self) -> None:
         """End it, with everything that it started."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            self._process.wait()
+        _end(self._process)
 
     def _env_cpu(self) -> float:
         return sum(process.cpu for process in machine.environment_processes(self.pid))
@@ -334,14 +329,16 @@ class Server:
 
     def close(self) -> None:
         """End it, with everything that it started."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            self._process.wait()
+        _end(self._process)
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         assert self._process.stdin
         assert self._process.stdout
         return self._process.stdin, self._process.stdout
+
+
+def _end(leader: subprocess.Popen[Any]) -> None:
+    """Kill the leader of a session, and its session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
+    leader.wait()

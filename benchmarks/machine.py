@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import platform
 import re
 import time
 from collections.abc import Iterable
@@ -45,14 +44,6 @@ def busy_share(seconds: float = 3.0) -> float:
     time.sleep(seconds)
     idle, busy, stolen = read_cores().since(before)
     return (busy + stolen) / (idle + busy + stolen)
-
-
-def cpu_name() -> str:
-    """The processor's name for itself."""
-    for line in (PROC / "cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return " ".join(line.split(":", 1)[1].split())
-    return platform.processor() or platform.machine()
 
 
 def memory_gib() -> float:

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from a3c.machine.tensorflow_process import hushed
+from a3c.store import provenance
 from benchmarks import bench, documents, machine, profiled_env, report
 from benchmarks.contenders import TASKS, Setting
 
@@ -253,7 +254,7 @@ def table(setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, fl
     ]
     elapsed["python"] = wall - sum(elapsed.values())
     lines = [
-        f"{setting}: {n_steps / wall:.0f} steps/s on {n_cores} cores ({machine.cpu_name()})",
+        f"{setting}: {n_steps / wall:.0f} steps/s on {n_cores} cores ({provenance.cpu_model()})",
         "",
         "| milliseconds a step | CPU | holding the GIL | elapsed in a worker, per step of all |",
         "|---|---|---|---|",

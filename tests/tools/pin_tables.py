@@ -28,7 +28,7 @@ import numpy as np
 
 from a3c.settings.command_line import parse
 from a3c.settings.params import Params, resolve
-from benchmarks import machine
+from a3c.store import provenance
 from tests.tools import pins
 
 # A tolerance is this many times the largest deviation, for machines that nobody has tried.
@@ -74,7 +74,7 @@ def rounding(names: Collection[str]) -> None:
     import tensorflow as tf
 
     run = functools.partial(_run_variant, names)
-    here = {"machine": f"{machine.cpu_name()}, TensorFlow {tf.__version__}"}
+    here = {"machine": f"{provenance.cpu_model()}, TensorFlow {tf.__version__}"}
     rows: list[dict[str, Any]] = [row for row in pins.rounding_rows() if row["pin"] not in names]
     with tempfile.TemporaryDirectory() as folder:
         run(folder, Variant())
