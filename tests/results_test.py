@@ -33,6 +33,7 @@ WITHOUT_WEIGHTS = {
     "pong-nature-s1",
     "pong-ocd-s0",
     "pong-paper-s0",
+    "qbert-s1",
 }
 
 # What is published
