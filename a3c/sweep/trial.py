@@ -84,15 +84,18 @@ def run(plan: Plan, trial: Trial, folder: pathlib.Path, is_stopped: bool = False
 
 
 def command(plan: Plan, trial: Trial, folder: pathlib.Path, cores: Sequence[int]) -> list[str]:
-    """train.py's arguments: for a new run, or to resume the one that is in the folder."""
+    """train.py's arguments: for a new run, or to resume the one that is in the folder.
+
+    It starts in the sweep's folder, so that its records name no other folder of the machine.
+    """
     # A range, since a single number would say how many.
     shared = ["--cores", ",".join(f"{core}-{core}" for core in cores)]
     if (folder / run_folder.ARGS).exists() and (folder / run_folder.LOCK).exists():
         again = plans.words_of(plan, trial, OF_CODE + OF_ONE_START)
-        return ["--resume", str(folder), *shared, *again]
+        return ["--resume", folder.name, *shared, *again]
     # A run that was killed while it made its folder has trained nothing.
     shutil.rmtree(folder, ignore_errors=True)
-    return ["--log_dir", str(folder), *shared, *plans.words_of(plan, trial)]
+    return ["--log_dir", folder.name, *shared, *plans.words_of(plan, trial)]
 
 
 def start(

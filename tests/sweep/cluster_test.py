@@ -40,8 +40,7 @@ def sweep(tmp_path):
     yield start
     for process in started:
         processes.end(process)
-    for pid in trainings(tmp_path):
-        os.kill(pid, signal.SIGKILL)
+    send(signal.SIGKILL, trainings(tmp_path))
 
 
 def commands(folder: pathlib.Path) -> dict[int, list[str]]:
@@ -51,7 +50,8 @@ def commands(folder: pathlib.Path) -> dict[int, list[str]]:
         with contextlib.suppress(OSError):
             words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
             is_training = any(word.endswith("/train.py") for word in words)
-            if is_training and any(word.startswith(str(folder)) for word in words):
+            cwd = os.readlink(path / "cwd")  # where its run folder is named from
+            if is_training and any(f"{cwd}/{word}".startswith(str(folder)) for word in words):
                 found[int(path.name)] = words
     return found
 
@@ -63,6 +63,13 @@ def trainings(folder: pathlib.Path) -> list[int]:
         with contextlib.suppress(OSError):
             sessions.add(processes.state_parent_and_session(pid)[2])
     return [pid for session in sessions for pid in processes.members(session)]
+
+
+def send(number: signal.Signals, pids: list[int]) -> None:
+    """Send a signal to those of these processes that are there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def table(folder: pathlib.Path) -> list[dict[str, str]]:
@@ -89,7 +96,7 @@ def test_six_trials_that_are_killed_stopped_and_resumed(tmp_path, sweep):
     (tmp_path / "six.toml").write_text(
         'envs = ["CartPole-v1"]\nseeds = 3\n[search]\ninitial_lr = [1e-3, 1e-4]\n'
     )
-    flags = [*ONE_WORKER, "--n_steps", "3000"]
+    flags = [*ONE_WORKER, "--n_steps", "20000"]
     process = sweep(tmp_path / "six.toml", "--out", folder, "--", *flags)
     trials = plans.make(plans.read(str(tmp_path / "six.toml"))).trials
     folders = [folder / trial.name for trial in trials]
@@ -115,7 +122,7 @@ def test_six_trials_that_are_killed_stopped_and_resumed(tmp_path, sweep):
     process = sweep("--resume", folder)
     assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
     assert [row["state"] for row in table(folder)] == ["finished"] * 6
-    assert [row["steps"] for row in table(folder)] == ["3000"] * 6
+    assert [row["steps"] for row in table(folder)] == ["20000"] * 6
     resumed = [
         len(json.loads((path / "args.json").read_text()).get("resumed", [])) for path in folders
     ]
@@ -204,13 +211,15 @@ def test_a_trial_moves_on_when_its_machine_dies(tmp_path, sweep):
         folder = tmp_path / "sweep"
         asked = ["--envs", "CartPole-v1", "--seeds", "2", "--out", folder]
         where = ["--address", nodes.address, "--ship_code"]
-        process = sweep(*asked, *where, "--", *ONE_WORKER, "--n_steps", "20000")
+        process = sweep(*asked, *where, "--", *ONE_WORKER, "--n_steps", "50000")
         a, b = (folder / f"CartPole-v1_s{seed}" for seed in (0, 1))
         processes.wait_until(lambda: steps_of(a) > 0 or process.poll() is not None, "a trial")
         assert process.poll() is None, processes.outputs(tmp_path)
         assert not b.exists()  # one machine has one core
-        before, words = steps_of(a), sum(commands(a).values(), [])
+        before, words, pids = steps_of(a), sum(commands(a).values(), []), trainings(a)
+        send(signal.SIGSTOP, pids)  # or it might have all its steps before its machine is dead
         nodes.remove_node(first, allow_graceful=False)
+        send(signal.SIGCONT, pids)
         processes.wait_until(lambda: not trainings(tmp_path), "the trial to end", 60)
         nodes.add_node(**node)
         assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
@@ -218,6 +227,7 @@ def test_a_trial_moves_on_when_its_machine_dies(tmp_path, sweep):
         assert "is tried again" in processes.outputs(tmp_path)["stdout"]
         (note,) = json.loads((a / "args.json").read_text())["resumed"]
         assert note["n_steps"] >= before > 0
+        assert words
         assert str(TRAIN) not in words
     finally:
         nodes.shutdown()

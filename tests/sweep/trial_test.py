@@ -108,7 +108,7 @@ def test_a_trial_is_begun_resumed_and_then_finished(place):
     plan, folder = plan_of(settings={"stop_after_hours": 2}), place / "trial"
     running = run(plan, folder)
     words = started(running, folder)["argv"]
-    assert words[:2] == ["--log_dir", str(folder)]
+    assert words[:2] == ["--log_dir", folder.name]
     assert words[4:] == plans.words_of(plan, plan.trials[0])
     with pytest.raises(trials.TrialFailed, match="status 3: error: the last line"):
         end(running, folder, 3)
@@ -118,7 +118,7 @@ def test_a_trial_is_begun_resumed_and_then_finished(place):
     running = run(plan, folder)
     assert next(running) == ([(20, 1.5), (30, 2.5), (40, 3.5)], False)
     words = started(running, folder)["argv"]
-    assert words[:2] == ["--resume", str(folder)]
+    assert words[:2] == ["--resume", folder.name]
     assert words[4:] == ["--stop_after_hours", "2.0", "CartPole-v1"]
     assert end(running, folder)[-1] == (140, 3.5)
     (folder / "started").unlink()
