@@ -28,7 +28,7 @@ from benchmarks import calibration, contenders, machine, report
 from benchmarks.contenders import CallsSetting, PeerSetting, Server, Setting, Trainer
 
 CODE = ("a3c", "train.py", "benchmarks/*.py")
-TRACKED = ("--porcelain", "--untracked-files=no")
+CHANGES_OF_CODE = ("status", "--porcelain", "--untracked-files=no", "--", *CODE)
 # Ours; requirements.txt has the peers'.
 PACKAGES = ("tensorflow-cpu", "tensorflow", "numpy", "gymnasium", "ale-py", "mujoco")
 RESULTS = pathlib.Path(__file__).with_name("results")
@@ -200,7 +200,7 @@ def about(target: str, argv: Sequence[str], busy: float) -> dict[str, Any]:
         "command": f"make {target}" + (f' BENCH="{shlex.join(argv)}"' if argv else ""),
         "revision": provenance.short_revision(contenders.ROOT),
         # Of code; a benchmark before this one has written its table into the documents.
-        "uncommitted": bool(provenance.git(contenders.ROOT, "status", *TRACKED, "--", *CODE)),
+        "uncommitted": bool(provenance.git(contenders.ROOT, *CHANGES_OF_CODE)),
         "cpu": provenance.cpu_model(),
         "cores": machine.n_cores(),
         "memory_gib": machine.memory_gib(),

@@ -39,7 +39,7 @@ def train(tmp_path):
     yield start
     for process in started:
         for pid in [*descendants(process.pid), process.pid]:
-            kill(pid)
+            processes.kill(pid)
         process.wait()
 
 
@@ -56,13 +56,6 @@ def nodes():
     finally:
         nodes.shutdown()
         ray.shutdown()
-
-
-def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def actors(below: int) -> list[int]:
@@ -133,17 +126,17 @@ def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nod
     run.wait_for_workers(2)
     run.wait_for_progress()
 
-    kill(actors(os.getpid())[0])
+    processes.kill(actors(os.getpid())[0])
     run.wait_until(lambda: run.latest("misc/remote_restarts") == 1, "a lost actor")
     run.wait_for_workers(2, seconds=60)
     assert "another takes its place: remote worker" in run.log()
 
     environments = descendants(actors(os.getpid())[1])
-    kill(max(environments))  # the fork server and the tracker came before it
+    processes.kill(max(environments))  # the fork server and the tracker came before it
     run.wait_until(lambda: run.latest("misc/env_restarts") == 1, "an environment restart")
 
     hung = actors(os.getpid())[0]
-    kill(hung, signal.SIGSTOP)
+    processes.kill(hung, signal.SIGSTOP)
     run.wait_for_progress()  # the others go on
     run.wait_until(lambda: run.latest("misc/remote_restarts") == 2, "a hung actor")
     assert "it has not answered for 5 s" in run.log()
@@ -283,7 +276,7 @@ def test_the_end_of_the_head_stops_the_run_with_a_good_checkpoint(
     ports = processes.open_ports(ours)
     assert [port for port in ports if "0100007F:" not in port] == []  # none but this machine's own
     assert ports
-    kill(process.pid)
+    processes.kill(process.pid)
     processes.wait_until(lambda: not any(map(command, ours)), "the end of all processes")
 
 

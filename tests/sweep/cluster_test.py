@@ -40,7 +40,8 @@ def sweep(tmp_path):
     yield start
     for process in started:
         processes.end(process)
-    send(signal.SIGKILL, trainings(tmp_path))
+    for pid in trainings(tmp_path):
+        processes.kill(pid)
 
 
 def commands(folder: pathlib.Path) -> dict[int, list[str]]:
@@ -63,13 +64,6 @@ def trainings(folder: pathlib.Path) -> list[int]:
         with contextlib.suppress(OSError):
             sessions.add(processes.state_parent_and_session(pid)[2])
     return [pid for session in sessions for pid in processes.members(session)]
-
-
-def send(number: signal.Signals, pids: list[int]) -> None:
-    """Send a signal to those of these processes that are there."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def table(folder: pathlib.Path) -> list[dict[str, str]]:
@@ -217,9 +211,11 @@ def test_a_trial_moves_on_when_its_machine_dies(tmp_path, sweep):
         assert process.poll() is None, processes.outputs(tmp_path)
         assert not b.exists()  # one machine has one core
         before, words, pids = steps_of(a), sum(commands(a).values(), []), trainings(a)
-        send(signal.SIGSTOP, pids)  # or it might have all its steps before its machine is dead
+        for pid in pids:  # or it might have all its steps before its machine is dead
+            processes.kill(pid, signal.SIGSTOP)
         nodes.remove_node(first, allow_graceful=False)
-        send(signal.SIGCONT, pids)
+        for pid in pids:
+            processes.kill(pid, signal.SIGCONT)
         processes.wait_until(lambda: not trainings(tmp_path), "the trial to end", 60)
         nodes.add_node(**node)
         assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)

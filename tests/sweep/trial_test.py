@@ -1,6 +1,5 @@
 """One trial: its process, its cores and its ends. A small program stands in for train.py."""
 
-import contextlib
 import fcntl
 import json
 import os
@@ -76,8 +75,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(processes.ROOT))
     yield tmp_path
     for about in tmp_path.glob("*/started"):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(json.loads(about.read_text())["pid"], signal.SIGKILL)
+        processes.kill(json.loads(about.read_text())["pid"])
 
 
 def plan_of(n_steps=140, **asked):

@@ -138,9 +138,14 @@ def open_ports(pids: Sequence[int]) -> list[str]:
     return found
 
 
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal to a process, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def end(process: subprocess.Popen) -> None:
     """Kill all processes of the session."""
     for pid in members(process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        kill(pid)
     process.wait(DEADLINE_SECONDS)
