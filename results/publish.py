@@ -4,8 +4,8 @@ What is needed to judge a run and to play its agent, small enough to be committe
 
     run.json        revision, steps, games, CPU hours, and hours if the machine did nothing else
     command.txt     this, args.json and versions.txt as the run folder has them
-    progress.csv.gz every row; monitor.csv.gz: every game
-    checkpoints/    the last weights, without RMSProp's statistics
+    progress.csv.gz every row; monitor.csv.gz: every game; evaluations.csv.gz, if there were any on the way
+    checkpoints/    the last weights, or the best with --best, without RMSProp's statistics
     evaluation.json run_checkpoint.py's games with these weights, with another seed than training's
 
 A figure must lead back to what made it. So a run is refused if it is under way, if it failed, if its
@@ -64,12 +64,13 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
     try:
         for name in ("command.txt", run_folder.ARGS, "versions.txt"):
             shutil.copyfile(run / name, into / name)
-        for name in (run_folder.PROGRESS, run_folder.GAMES):
-            # The same content gives the same bytes.
-            (into / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes(), mtime=0))
+        for name in (run_folder.PROGRESS, run_folder.GAMES, run_folder.EVALUATIONS):
+            if (run / name).exists():
+                # The same content gives the same bytes.
+                (into / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes(), mtime=0))
         refuse_places(into)  # before an evaluation of minutes
         if not options.no_agent:
-            save_agent(saved, into / "checkpoints")
+            save_agent(best_of(run) if options.best else saved, into / "checkpoints")
             facts["evaluated_by"] = revision_here()
             evaluate(into, options.games)
         (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
@@ -169,6 +170,14 @@ def changed_lines(difference: str) -> list[str]:
     return [line for line in difference.splitlines() if line[:1] in ("+", "-")]
 
 
+def best_of(run: pathlib.Path) -> Checkpoint:
+    """The weights that scored best in the evaluations on the way."""
+    saved, problems = checkpoint.newest_whole(run / "checkpoints" / "best")
+    if problems:
+        raise BadInput(problems[0])
+    return saved
+
+
 def save_agent(saved: Checkpoint, folder: pathlib.Path) -> None:
     """Write the weights of a checkpoint alone, which is enough to play."""
     folder.mkdir()
@@ -191,6 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--alone", action="store_true", help="the machine did nothing else: the run's hours count")
     add("--patch", type=pathlib.Path, help="the difference of its code: results/ablations/….patch")
     add("--games", type=int, default=N_GAMES, help=f"of the evaluation [{N_GAMES}]")
+    weights = parser.add_mutually_exclusive_group()
+    add = weights.add_argument
+    add("--best", action="store_true", help="the best weights of the evaluations on the way")
     add("--no_agent", action="store_true", help="curves only, for a run of a study")
     try:
         publish(parser.parse_args(argv))

@@ -33,6 +33,7 @@ WITHOUT_WEIGHTS = {
     "pong-nature-s1",
     "pong-ocd-s0",
     "pong-paper-s0",
+    "qbert-s0",
     "qbert-s1",
 }
 
@@ -157,6 +158,27 @@ def test_a_run_is_published(run, monkeypatch, capsys):
     assert not (into / "git.txt").exists()
     assert publish.main([str(run), "results/pole-s3"]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_the_best_weights_are_published(run, monkeypatch):
+    """Golden: with --best, the newest of checkpoints/best plays; the evaluations on the way are there."""
+    monkeypatch.setattr(publish, "revision_here", lambda: "cd" * 20)
+    (run / "evaluations.csv").write_text("steps,episode_reward_mean\n20,9.0\n40,30.0\n60,25.0\n")
+    saved = checkpoint.read(checkpoint.find(run))
+    best = run / "checkpoints" / "best"
+    best.mkdir(exist_ok=True)
+    for n_steps in (20, 40):
+        path = checkpoint.path_of(best, n_steps)
+        counts = saved.snapshot.counts._replace(steps=n_steps)
+        snapshot = saved.snapshot._replace(counts=counts)
+        checkpoint.write(saved._replace(path=path, snapshot=snapshot))
+    assert publish.main([str(run), "results/pole-s3", "--best", "--games", "2"]) == 0
+    into = pathlib.Path("results/pole-s3")
+    assert [path.name for path in into.glob("checkpoints/*")] == ["ckpt-40.safetensors"]
+    assert json.loads((into / "evaluation.json").read_text())["steps"] == 40
+    assert json.loads((into / publish.RUN).read_text())["steps"] == 70
+    on_the_way = gzip.decompress((into / "evaluations.csv.gz").read_bytes())
+    assert on_the_way == (run / "evaluations.csv").read_bytes()
 
 
 def test_curves_alone_of_a_patch(run):
