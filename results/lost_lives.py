@@ -1,6 +1,6 @@
 """Does an agent with memory play better if it forgets at a lost life, as it did in training?
 
-    .venv/bin/python -m results.lost_lives results/memory/breakout-s0
+    .venv/bin/python -m results.lost_lives results/breakout-lstm-s1
 
 In training, a lost life ends the episode, so the state of the LSTM is zero after it. Evaluations do not
 end episodes there, so the state goes on. This program plays the same starts both ways, and writes

@@ -29,7 +29,7 @@ from a3c.sweep import plan as plans
 from a3c.sweep.plan import Plan, Trial
 
 PLAN, TRIALS = "sweep.json", "trials.csv"
-# What a trial can be. All but the last three go on with --resume.
+# What a trial can be. All but the last two go on with --resume.
 STATES = WAITING, RUNNING, FAILED, STOPPED, EARLY, FINISHED = (
     "waiting",
     "running",

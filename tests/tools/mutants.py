@@ -56,6 +56,7 @@ if str(ROOT) not in sys.path:  # instead of tests/tools, where programs would fi
 
 from tests.tools import mutation  # noqa: E402 (needs the path)
 
+SAMPLE = "In a sample from the others"
 # Every mutant of these modules is run; of the others, a sample.
 IN_FULL = (
     *(
@@ -297,8 +298,8 @@ def score(functions: Iterable[Function], excused: Mapping[str, str]) -> Iterator
     yield f"{n_whole} of {len(functions)} functions need no run; {n_run} mutants ran."
     yield f"{n_left} mutants are left to run: about {n_left * each / 3600:.1f} hours of one core."
     for name, some in (
-        ("in full", [f for f in functions if f.is_in_full]),
-        ("sampled", [f for f in functions if not f.is_in_full]),
+        ("In the modules where all are made", [f for f in functions if f.is_in_full]),
+        (SAMPLE, [f for f in functions if not f.is_in_full]),
     ):
         n = {state: sum(f.states.count(state) for f in some) for state in "ktsn"}
         n_excused = sum(name in excused for f in some for name in survivors(f))
@@ -306,13 +307,16 @@ def score(functions: Iterable[Function], excused: Mapping[str, str]) -> Iterator
         if not counted:
             continue
         yield (
-            f"{name}: {noticed} of {counted} noticed = {noticed / counted:.1%},"
-            f" {n['n']} of them since; {n_excused} more are equivalent"
+            f"{name}, tests notice {noticed} of {counted} ({noticed / counted:.1%});"
+            f" {n_excused} more cannot be noticed, as they change nothing."
         )
-        if name == "sampled":
+        if name == SAMPLE:
             low, high = wilson(noticed - n["n"], counted)
             share = (noticed - n["n"]) / counted
-            yield f"sampled, at first: {share:.1%}, 95 % interval {low:.1%} to {high:.1%}"
+            yield (
+                f"Before we wrote tests for {n['n']} of the sample, it was {share:.1%}"
+                f" (95 % interval: {low:.1%} to {high:.1%})."
+            )
 
 
 def survivors(function: Function) -> list[str]:

@@ -157,8 +157,8 @@ def page() -> str:
 def _score() -> Iterator[str]:
     """Yield the score that the list of mutants gives itself."""
     for line in mutants.LIST.read_text(encoding="utf-8").splitlines():
-        if line.startswith(("# in full", "# sampled")):
-            yield f"  {line.removeprefix('# ')}.\n"
+        if line.startswith(("# In", "# Before")):
+            yield f"  {line.removeprefix('# ')}\n"
 
 
 def main() -> None:
