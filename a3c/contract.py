@@ -60,7 +60,6 @@ class Game(NamedTuple):
     env: int
     score: float
     length: int  # decisions of the agent
-    ended_at: float  # seconds since the epoch
     step: int = 0  # of the run, after the update that learned from its end; before, of the rollout
 
 

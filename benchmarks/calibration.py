@@ -118,11 +118,9 @@ def flop(task: str, steps_per_update: int = 5, again: bool = True) -> Flop:
     return Flop(forward, learn)
 
 
-def limit(
-    cores: int, task: str, loops: Loops, steps_per_update: int = 5, again: bool = True
-) -> float:
+def limit(cores: int, task: str, loops: Loops, again: bool = True) -> float:
     """Steps/s of a program that does nothing but step environments and multiply."""
-    act, learn = flop(task, steps_per_update, again)
+    act, learn = flop(task, again=again)
     env = FRAMES_PER_STEP * loops.t_frame + loops.t_env
     return cores / (env + (act + learn) / loops.flop_per_second)
 

@@ -65,7 +65,7 @@ class Process(NamedTuple):
 
 def processes(session: int) -> list[Process]:
     """The living processes of a session."""
-    found = (_read_process(path) for path in PROC.glob("[0-9]*"))
+    found = (read_process(path) for path in PROC.glob("[0-9]*"))
     return [process for process in found if process and process.session == session]
 
 
@@ -89,7 +89,7 @@ def resident_bytes(pids: Iterable[int]) -> int:
     return sum(_proportional_kib(pid) for pid in pids) * 1024
 
 
-def _read_process(path: pathlib.Path) -> Process | None:
+def read_process(path: pathlib.Path) -> Process | None:
     try:
         # The program's name, in parentheses, may hold anything.
         fields = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]

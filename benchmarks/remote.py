@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import heapq
 import json
-import os
 import pathlib
 import statistics
 import sys
@@ -22,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from benchmarks import machine
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 MEASURED, PICTURE = FOLDER / "remote.json", FOLDER.parent / "images/remote-scaling.png"
@@ -52,8 +53,8 @@ class Update(NamedTuple):
 
 
 def cpu_seconds(pid: int) -> float:
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    process = machine.read_process(machine.PROC / str(pid))
+    return process.cpu if process else 0.0
 
 
 def cpu_seconds_of_raylets() -> float:

@@ -45,7 +45,6 @@ GOALS = {
     "nature": (
         Goal("16 × 1 nature", SB3, "≥ 0.9", "≥ 1.0"),
         Goal("16 × 1 nature, acting and learning alone", SB3),
-        Goal("16 × 1 nature, acting and learning alone, 8 workers' acting in one call", SB3),
         Goal("16 × 1 nature", "its limit"),
         Goal("wide", SB3, "≥ 2.0"),
         Goal("wide", TORCH, "≥ 1.4", "≥ 1.8"),

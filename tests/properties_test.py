@@ -251,7 +251,7 @@ def test_any_games_are_counted_and_read_back(
             score.step(0)
     with open_log() as (folder, log):
         for step, game in enumerate(score.take_finished()):
-            log.game(game._replace(step=step))
+            log.game(game._replace(step=step), 0.0)
         rows = list(csv.DictReader((folder / "monitor.csv").read_text().splitlines()[1:]))
     ended = [paid for paid, end in games if any(end)]
     assert [int(row["l"]) for row in rows] == [len(paid) for paid in ended]

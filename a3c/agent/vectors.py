@@ -1,7 +1,7 @@
 """What makes the network for vectors fast. A reader may skip it.
 
 Such a network is so small that handing arrays to TensorFlow takes longer than its arithmetic. So it
-acts in NumPy, in the environments' processes (see `process_collector`), and a worker learns in one compiled
+acts in NumPy, in the environments' processes (see `process_collector`), and a worker learns in one
 call with few arguments: all weights are one block, all of RMSProp's statistics another, and a rollout
 a third. (Each variable costs a compiled call about as much as its arithmetic.)
 """

@@ -45,6 +45,7 @@ class Fleet:
         self.timeout_seconds = timeout_seconds
         self.is_stopped = is_stopped
         self._lock = threading.Lock()
+        self.restarts_a_minute = restarts_a_minute
         self._latest_restarts = collections.deque[float](maxlen=restarts_a_minute)
         self._counted = weakref.WeakSet[EnvProcess]()
         # There are just enough processes to use every core with all workers together. A process

@@ -55,10 +55,13 @@ class Pool:
         self._is_ready = False
         processes = fleet.processes_for(worker)
         shares = np.array_split(range(n_envs), len(processes))
-        self._connections = [
-            self._connect(range(share[0], share[-1] + 1), process)
-            for share, process in zip(shares, processes, strict=True)
-        ]
+        self._connections: list[Connection] = []
+        try:
+            for share, process in zip(shares, processes, strict=True):
+                self._connections.append(self._connect(range(share[0], share[-1] + 1), process))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def n_frames(self) -> int:
@@ -136,7 +139,10 @@ class Pool:
         broken = self._connections[number]
         envs, process = broken.share.envs, broken.process
         rows = slice(envs.start, envs.stop)
-        while self._fleet.allows_restart(process):
+        # Those that take long to break are few a minute, so a row of them is limited, too.
+        for _ in range(self._fleet.restarts_a_minute):
+            if not self._fleet.allows_restart(process):
+                break
             self._connections[number].end()  # before another process uses its rows
             self._replaced.append(Replaced(envs, str(error)))
             # What the process wrote since the latest bell does not count.

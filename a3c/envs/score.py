@@ -6,7 +6,6 @@ game's real end, the no-ops of a random start included. Only the length comes fr
 the agent's decisions, each of four frames, and the frame skip reports them.
 """
 
-import time
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -50,6 +49,5 @@ class Score(gymnasium.Wrapper):
         self.n_frames += 1
         self.score += float(reward)
         if terminated or truncated:
-            game = Game(self._worker, self._number, self.score, self.length, time.time())
-            self._finished.append(game)
+            self._finished.append(Game(self._worker, self._number, self.score, self.length))
         return observation, reward, terminated, truncated, info

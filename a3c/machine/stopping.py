@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from a3c.machine import cores
+
 SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # While this environment variable is set, the end of stdin counts as SIGTERM.
 STARTER = "A3C_STOP_WITH_STDIN"
@@ -56,6 +58,8 @@ class StopSignals:
         self.stop = StopFlag()  # set by a signal, by a failure and at the end
         self.received: int | None = None
         self.began = time.monotonic()  # about when the process was started
+        # What a caller's process has used so far is not the run's.
+        self.cpu_seconds_before = 0.0 if may_exit else cores.seconds_used()
         self._may_exit = may_exit
         self._before: dict[int, Any] = {}
         give_handlers_a_stack()

@@ -58,13 +58,17 @@ class Evaluator:
         shared: SharedState,
         folder: RunFolder,
         report: Callable[[Evaluated | EvaluationFailed], None],
+        first_step: int = 0,
     ) -> None:
-        """In a resumed run, the best mean so far and the last evaluation's step come from its folder."""
+        """In a resumed run, the best mean so far and the last evaluation's step come from its folder.
+
+        `first_step` is where a run began that has another's weights.
+        """
         assert params.eval_interval_steps is not None
         self._params, self._interval = params, params.eval_interval_steps
         self._subject, self._shared, self._folder, self._report = subject, shared, folder, report
         means = read_evaluations(folder.path / EVALUATIONS)
-        self._n_steps_at_last = max(means, default=shared.counters.read().steps)
+        self._n_steps_at_last = max(means, default=first_step)
         # A score counts as the best only while its checkpoint is there.
         self._best_mean = means.get(max(checkpoint.numbered(folder.best), default=-1))
         self._agent = Agent(subject)

@@ -60,7 +60,8 @@ def train(
             return signals.exit_status
         if params.eval_interval_steps is None:
             return Watch(run, workers).run()
-        evaluator = Evaluator(params, subject, shared, folder, run.reports.put)
+        first_step = 0 if start.is_resumed else start.counts.steps
+        evaluator = Evaluator(params, subject, shared, folder, run.reports.put, first_step)
         with contextlib.closing(evaluator):
             return Watch(run, workers, evaluator).run()
 

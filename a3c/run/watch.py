@@ -93,7 +93,7 @@ class Watch:
         self._take_reports(math.inf)
         if failure := self._failure:
             what = f"worker {failure.worker} failed at {self._shared.counters.read().steps:,} steps"
-            where = self._run.folder.leave_failure(failure.traceback, failure.arrays or {})
+            where = self._run.folder.leave_failure(failure.traceback, failure.arrays)
             self._log.say(f"{what}: {in_one_line(failure.error)}; {where}", error=True)
         # Before saving, so that the checkpoint's position includes this row. It would repeat the last
         # one if nothing was learned since, but a run leaves at least one row.
@@ -103,7 +103,9 @@ class Watch:
             self._log.say(f"saved {path}")
         if self._evaluator is not None:
             self._evaluator.finish(
-                lambda: bool(self._run.signals.received or self._failure or self._is_out_of_time)
+                lambda: bool(
+                    self._run.signals.received or self._failure or time.monotonic() >= self._stop_at
+                )
             )
             self._take_reports(math.inf)
         return self._conclude()
@@ -152,7 +154,7 @@ class Watch:
             match report:
                 case Game():
                     self._last_games.append((report.score, report.length))
-                    self._log.game(report)
+                    self._log.game(report, time.time())
                 case EnvRestart():
                     self._n_env_restarts += 1
                     words = "restarted an environment process, and dropped its episodes:"
@@ -229,7 +231,8 @@ class Watch:
         )
 
     def _cpu_seconds(self) -> float:
-        return self._cpu_seconds_before + cores.seconds_used()
+        of_this_start = cores.seconds_used() - self._run.signals.cpu_seconds_before
+        return self._cpu_seconds_before + of_this_start
 
     def _means_of_last(self) -> Sequence[float]:
         """The mean score and the mean length of the last games."""

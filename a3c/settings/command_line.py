@@ -86,6 +86,8 @@ def parse(
         # A list takes all words that follow it.
         if "env_id" not in given and name in given and is_id(given[name][-1]):
             given["env_id"] = given[name].pop()
+            if not given[name]:
+                raise BadInput(f"--{name} needs a value, not nothing")
     given = {name: taken(name, value) for name, value in given.items()}
     if folder is not None:
         if path is not None or prints or or_starts:

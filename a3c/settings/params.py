@@ -121,7 +121,8 @@ class Params:
     seed: int = _knob(
         RUN, 0, "", OCD, "seed of all random draws", within=(0, 2**32 - 1), changes_training=False)
     no_xla: bool = _knob(
-        RUN, False, "", OURS, "do not use XLA to choose actions; --debug implies this")
+        RUN, False, "", OURS,
+        "do not use XLA to act on images or to learn from vectors; --debug implies this")
 
     env_kwargs: tuple[str, ...] = _knob(
         ENVIRONMENT, (), "", OURS,

@@ -78,7 +78,7 @@ def parse_game(line: str, n_columns: int) -> tuple[float, ...] | None:
     except ValueError:
         return None
     # Within these bounds, even sums of damaged numbers are finite. NaN is not within them.
-    possible = abs(score) < 1e12 and 1 <= length < 1e9 and 0 <= seconds < 1e10
+    possible = abs(score) < 1e12 and 0 <= length < 1e9 and 0 <= seconds < 1e10
     possible = possible and len(game) == n_columns and all(0 <= n < 1e15 for n in step)
     return game if possible else None
 

@@ -146,9 +146,9 @@ class RunLog:
                 self._bar.set_postfix_str(games, refresh=False)
                 self._bar.update(n_steps - self._bar.n)
 
-    def game(self, game: Game) -> None:
-        """One row of monitor.csv, and TensorBoard."""
-        seconds = f"{game.ended_at - self._t_start:.6f}"
+    def game(self, game: Game, moment: float) -> None:
+        """One row of monitor.csv, and TensorBoard; `moment` is in seconds since the epoch."""
+        seconds = f"{moment - self._t_start:.6f}"
         row = round(game.score, 6), game.length, seconds, game.step, game.worker, game.env
         self._write(GAMES, self._files[GAMES], ",".join(map(str, row)) + "\n")
         scalars = {"rl/episode_reward_sum": game.score, "rl/episode_length_steps": game.length}

@@ -24,7 +24,7 @@ from a3c.store.games import Games, merge, parse_monitor
 from a3c.store.run_folder import ARGS, PROGRESS
 
 OLD_GAMES = "monitor"  # where older runs have a file for each environment
-MAX_FILE_BYTES = 2**25  # unzipped: a million games, so that no file fills the memory
+MAX_UNZIPPED_BYTES = 2**28  # eight million games; a small zipped file could fill the memory
 FRAME_SKIP = 4  # frames in a step of an Atari agent, here and elsewhere
 
 
@@ -61,10 +61,12 @@ def read_text(path: pathlib.Path) -> str:
     try:
         if not path.is_file():  # a pipe or a device may have no end
             raise OSError("it is no file")
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise OSError(f"it holds more than {MAX_FILE_BYTES:,} bytes")
+        if path.suffix != ".gz":
+            return path.read_bytes().decode(errors="replace")
+        with gzip.open(path) as file:
+            data = file.read(MAX_UNZIPPED_BYTES + 1)
+        if len(data) > MAX_UNZIPPED_BYTES:
+            raise OSError(f"it holds more than {MAX_UNZIPPED_BYTES:,} bytes")
         return data.decode(errors="replace")
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"cannot read {path}: {error}") from None

@@ -40,13 +40,20 @@ class Board:
         """A trial's new state; trials.csv follows. Only this trial and those that run have changed."""
         self.states[trial.name] = state
         self._renew([t for t in self._trials if t == trial or self.states[t.name] == RUNNING])
-        self._folder.write_trials(self.states, self._results)
+        self._write()
 
     def _renew(self, trials: Sequence[Trial]) -> None:
         """Read again how these trials stand."""
         for trial in trials:
             at = self._standings[trial.name] = self._folder.standing(trial)
             self._results[trial.name] = self._folder.results_of(trial, at)
+
+    def _write(self) -> None:
+        """Write trials.csv; the next change writes it again, so a full disk does not end a sweep."""
+        try:
+            self._folder.write_trials(self.states, self._results)
+        except OSError as error:
+            self.say(f"cannot write {self._folder.path / TRIALS}: {error.strerror}")
 
     def show(self) -> None:
         """Show how the trials stand, if it is time."""
@@ -67,7 +74,7 @@ class Board:
     def conclude(self) -> None:
         """Show how all trials ended."""
         self._renew(self._trials)
-        self._folder.write_trials(self.states, self._results)
+        self._write()
         lines = [*self.table(len(self._trials) + 3), self.line(), str(self._folder.path / TRIALS)]
         self._print(self._up() + "\n".join(lines))
 

@@ -58,7 +58,7 @@ def run(folder: SweepFolder, todo: Sequence[Trial], board: Board, stop: StopFlag
             scheduler=_scheduler_of(plan),
             max_failures=plan.max_failures,
             stop=_stopper(stop),
-            callbacks=[_watcher(folder, of, board, stop)],
+            callbacks=[_watcher(of, board, stop)],
             storage_path=place["folder"],
             name=NOTES,
             trial_dirname_creator=lambda trial: trial.trial_id,
@@ -81,6 +81,7 @@ def run_trial(config: Mapping[str, str]) -> None:
         for steps, value in rows:
             tune.report({"steps": steps, "metric": value, "is_finished": is_done})
         tune.report({"is_finished": is_done})  # between two reports, Tune can stop the trial
+    tune.report({"is_finished": is_done, "has_ended": True})
 
 
 def _scheduler_of(plan: Plan) -> Any:
@@ -118,7 +119,7 @@ def _stopper(stop: StopFlag) -> Any:
     return Stopper()
 
 
-def _watcher(folder: SweepFolder, of: Mapping[str, Trial], board: Board, stop: StopFlag) -> Any:
+def _watcher(of: Mapping[str, Trial], board: Board, stop: StopFlag) -> Any:
     """Tells the board what becomes of the trials."""
     from ray import tune
 
@@ -147,7 +148,9 @@ def _watcher(folder: SweepFolder, of: Mapping[str, Trial], board: Board, stop: S
             if trial.last_result.get("is_finished"):
                 board.set(one, FINISHED)
             elif not was_early(trial):
-                board.set(one, STOPPED if stop.is_set() else EARLY)
+                # A trial with --stop_after_hours may end by itself before it is finished.
+                is_stopped = stop.is_set() or trial.last_result.get("has_ended")
+                board.set(one, STOPPED if is_stopped else EARLY)
 
         def _tell(self, trial: Any, what: str) -> None:
             with contextlib.suppress(OSError):

@@ -79,11 +79,10 @@ def rig(arguments: str, *how: Any, **more: Any) -> Iterator[Any]:
 
 
 def collect(made: Rig, running: Any) -> list[Any]:
-    """All that a rollout brings, with copies of its arrays; times are left out."""
+    """All that a rollout brings, with copies of its arrays."""
     collected = made.collector.collect(running)
-    games = [game._replace(ended_at=0.0) for game in collected.games]
     arrays = Rollout(*(part.copy() for part in made.collector.rollout))
-    return [arrays, collected._replace(games=games)]
+    return [arrays, collected]
 
 
 CARTPOLE = "--preset cartpole --envs_per_worker 3 --steps_per_update 20 CartPole-v1"

@@ -58,7 +58,7 @@ def test_the_numbered_environments_say_where_they_are() -> None:
     np.testing.assert_allclose(steps[2].rewards, [2.2, 102.3])
     np.testing.assert_array_equal([s.terminated for s in steps], [[0, 0], [1, 0], [0, 0], [0, 0]])
     np.testing.assert_array_equal([s.truncated for s in steps], [[0, 0], [0, 0], [0, 1], [0, 0]])
-    assert [s.games for s in steps] == [[], [Game(0, 0, 1, 2, 0.0)], [], []]
+    assert [s.games for s in steps] == [[], [Game(0, 0, 1, 2)], [], []]
     assert envs.n_frames == 4 * (2 + 8 + 2)
 
 
@@ -93,7 +93,7 @@ def test_a_rollout_holds_what_was_seen_done_and_paid() -> None:
     types = [np.float32, np.int32, np.float32, np.float32, np.float32]
     assert [part.dtype for part in rollouts[0]] == types
     # The game that ended at step 4 is reported with the steps of the update that learned from it.
-    assert crew.of_kind(Game) == [Game(0, 1, score=4, length=5, ended_at=0.0, step=12)]
+    assert crew.of_kind(Game) == [Game(0, 1, score=4, length=5, step=12)]
     assert crew.shared.counters.read() == Counts(steps=24, updates=4, games=1, frames=envs.n_frames)
 
 
@@ -248,7 +248,7 @@ def test_a_game_that_ended_before_the_fault_counts_once() -> None:
     calls = record(crew.locals[0])
     crew.run()
     assert len(calls_of(calls, "learn")) == 2
-    assert crew.of_kind(Game) == [Game(0, 0, score=0, length=1, ended_at=0.0, step=3)]
+    assert crew.of_kind(Game) == [Game(0, 0, score=0, length=1, step=3)]
     assert crew.shared.counters.read()[:3] == (6, 2, 1)
 
 
@@ -261,7 +261,7 @@ def test_an_abandoned_episode_is_in_no_mean() -> None:
     values = [call.result.values[0] for call in calls_of(calls, "act")]
     assert len(values) == 6
     assert crew.workers[0].episode_value_mean == pytest.approx(np.mean(values[3:]), rel=1e-5)
-    assert crew.of_kind(Game) == [Game(0, 0, score=5, length=3, ended_at=0.0, step=3)]
+    assert crew.of_kind(Game) == [Game(0, 0, score=5, length=3, step=3)]
 
 
 # Several workers

@@ -1,13 +1,16 @@
 """Tests of a3c/envs/pool.py: a worker's environments, stepped together; what breaks is replaced."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from a3c.envs import fleet
 from a3c.envs import pool as pool_module
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import make_env
@@ -323,8 +326,13 @@ def test_a_process_that_dies_before_its_first_step_is_replaced_too(when):
         assert envs.take_replaced() == []
 
 
-def test_what_cannot_be_built_is_tried_as_often_as_is_allowed():
-    """Analytic: three restarts, each of which fails, and then the environment's own error."""
+@pytest.mark.parametrize("seconds", [0, 100])
+def test_what_cannot_be_built_is_tried_as_often_as_is_allowed(monkeypatch, seconds):
+    """Analytic: three restarts, each of which fails, and then the environment's own error; also where each
+    takes so long that they are few a minute.
+    """
+    clock = itertools.count(0, seconds)
+    monkeypatch.setattr(fleet, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with opened(TOY + "RaisesInInit-v0", restarts=3) as envs:
         with pytest.raises(EnvError, match="upside down"):
             envs.wait_until_ready()
@@ -379,7 +387,7 @@ def course(pools, n_envs, n_steps=40):
             step = envs.step(np.array([n % 2, 1, 0, n % 2])[:n_envs], n % 2)
             of_worker += [step.rewards, step.terminated, step.truncated]
             of_worker += [envs.observations.copy(), envs.final_observations.copy()]
-            of_worker.append([game._replace(ended_at=0) for game in step.games])
+            of_worker.append(step.games)
             of_worker.append([envs.n_frames, *envs.next_games])
     return told
 
@@ -478,6 +486,23 @@ def test_a_worker_that_leaves_ends_the_process():
         wait_for_end(pids_of(second))
         with pytest.raises(EnvError, match=r"^worker 1, environment 0 died \(exit code 0\)$"):
             second.step(ONE, 0)
+
+
+def test_nothing_is_left_of_a_pool_that_cannot_be_made(monkeypatch):
+    """Analytic: the second of two processes cannot be started, so the first one ends."""
+    add, made = EnvProcess.add, []
+
+    def add_one(process, worker, share):
+        made.append(process)
+        if len(made) == 2:
+            worker.close()
+            raise OSError(24, "Too many open files")
+        add(process, worker, share)
+
+    monkeypatch.setattr(EnvProcess, "add", add_one)
+    with pytest.raises(EnvError, match="Too many open files"), opened(TOY + "Vector-v0", 2):
+        pass
+    assert made[0]._process.exitcode == 0
 
 
 def test_a_process_that_never_started_can_be_closed():

@@ -37,12 +37,20 @@ def folder(tmp_path):
 class Training:
     """Shared state that a test advances, and the evaluations of it."""
 
-    def __init__(self, folder: RunFolder, n_steps: int = 0, subject: Subject = CARTPOLE) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        n_steps: int = 0,
+        subject: Subject = CARTPOLE,
+        first_step: int = 0,
+    ) -> None:
         self.folder = folder
         first_moments = moments_of(subject)
         self.shared = SharedState(make_weights(subject), PARAMS, Counts(n_steps), first_moments)
         self.reports: list[Evaluated | EvaluationFailed] = []
-        self.evaluator = Evaluator(PARAMS, subject, self.shared, folder, self.reports.append)
+        self.evaluator = Evaluator(
+            PARAMS, subject, self.shared, folder, self.reports.append, first_step
+        )
 
     def move_on(self, n_steps: int) -> None:
         """Count steps as an update does, and set all weights and statistics to their number."""
@@ -113,6 +121,7 @@ def test_an_evaluation_is_due_at_each_multiple_of_the_interval(folder, scores):
 
 def test_a_resumed_run_waits_for_its_next_multiple(folder, scores):
     """Analytic: at 250 steps, 200 is past, and 300 the next."""
+    (folder.path / "evaluations.csv").write_text("steps,episode_reward_mean\n200,0.5\n")
     training = Training(folder, n_steps=250)
     assert not training.evaluator.begin_if_due()
     training.move_on(49)
@@ -267,6 +276,13 @@ def test_an_evaluation_that_was_abandoned_is_made_up_for(folder, scores):
     assert not Training(folder, n_steps=290).evaluator.begin_if_due()
     scores[:] = [1.0, 1.0]
     assert Training(folder, n_steps=310).evaluate().best == checkpoint.path_of(folder.best, 310)
+
+
+def test_a_first_evaluation_is_made_up_for_but_none_of_another_run(folder, scores):
+    """Analytic: a resumed run is past its first multiple and has none; another begins at that step."""
+    assert not Training(folder, n_steps=150, first_step=150).evaluator.begin_if_due()
+    scores[:] = [1.0, 1.0]
+    assert Training(folder, n_steps=150).evaluate().n_steps == 150
 
 
 def test_a_best_that_cannot_be_saved_is_told_and_its_figures_are_kept(folder, scores, monkeypatch):

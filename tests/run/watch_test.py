@@ -37,6 +37,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
         self.games: list[Game] = []
+        self.moments: list[float] = []
         self.said: list[tuple[str, bool]] = []
         self.at: list[int] = []
         self.is_disk_full_for = ""  # one of the next two
@@ -58,8 +59,9 @@ class FakeLog:
         self.rows.append(dict(figures))
         self.games_in_words = games
 
-    def game(self, game: Game) -> None:
+    def game(self, game: Game, moment: float) -> None:
         self.games.append(game)
+        self.moments.append(moment)
 
     def say(self, line: str, *, error: bool = False) -> None:
         self.said.append((line, error))
@@ -130,7 +132,11 @@ def make(tmp_path, signals, monkeypatch):
     def work() -> None:
         clock[0] += 1
 
-    monkeypatch.setattr(watch, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(
+        watch,
+        "time",
+        types.SimpleNamespace(monotonic=lambda: clock[0], time=lambda: 1e9 + clock[0]),
+    )
     monkeypatch.setattr(watch.cores, "seconds_used", lambda: 18.9)
 
     def make(start: Start = Start()) -> Watched:  # noqa: B008 (immutable)
@@ -152,7 +158,7 @@ def watched(make):
 
 
 def game(step: int, score: float = 3.0, length: int = 5) -> Game:
-    return Game(0, 0, score, length, ended_at=1.0, step=step)
+    return Game(0, 0, score, length, step=step)
 
 
 def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched, monkeypatch):
@@ -168,6 +174,7 @@ def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched, monkeypat
     watched.put(EnvRestart("why"))
     saved = checkpoint.read(watched.watch._save())
     assert watched.log.games == [game(105)]
+    assert watched.log.moments == [1e9 + 100]
     assert saved.snapshot.counts == COUNTS
     assert saved.position == Position(
         POSITION.workers, {"monitor.csv": 1, "progress.csv": 0}, n_env_restarts=1, cpu_seconds=18
@@ -200,7 +207,9 @@ def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
-    """Analytic: a failure, and the evaluation under way, which is abandoned where the run has failed."""
+    """Analytic: a failure, and the evaluation under way, which is abandoned where the run has failed, and when its
+    hours are over.
+    """
     waited_for = []
 
     def work() -> None:
@@ -210,13 +219,16 @@ def test_what_is_reported_last_is_heard(watched, monkeypatch, fails):
 
     def finish(is_stopped: Callable[[], bool]) -> None:
         waited_for.append(not is_stopped())
+        watched.clock[0] = 200
+        waited_for.append(not is_stopped())
         watched.put(Evaluated(50, ALL_ONE, None, None))
 
     watched.worker.run = work
+    watched.watch._stop_at = 200.0
     monkeypatch.setattr(watched.watch, "_watch", lambda threads: [t.join() for t in threads])
     watched.watch._evaluator = types.SimpleNamespace(finish=finish)
     assert watched.watch.run() == (1 if fails else 0)
-    assert waited_for == [not fails]
+    assert waited_for == [not fails, False]
     first, *said = [line for line, _ in watched.log.said]
     assert first.startswith("checkpoint before the first update: ")
     told = "worker 7 failed at 100 steps: RuntimeError: why; "
@@ -365,8 +377,9 @@ def test_figures_go_on_after_a_resumption(make):
     """Analytic: CPU time includes the hour before the resumption; so do last games and restarts."""
     watched = make(Start(THERE, is_resumed=True, last_games=[(3.0, 5), (5.0, 8)]))
     watched.take(game(105, 10.0, 5))
+    watched.run.signals.cpu_seconds_before = 8.0  # of the process that called us
     row = watched.row()
-    assert row["misc/cpu_hours"] == pytest.approx(1 + 18.9 / 3600)
+    assert row["misc/cpu_hours"] == pytest.approx(1 + 10.9 / 3600)
     assert row["rl/episode_reward_mean_100"] == 6.0
     assert row["rl/episode_length_mean_100"] == 6.0
     assert row["misc/env_restarts"] == 2

@@ -226,6 +226,7 @@ def test_step_counts_are_understood_in_float_syntax():
         ("Pong-v4 --learning_rate=1", ["--learning_rate"]),
         ("-n 4 Pong-v4", ["-n"]),
         ("Pong-v4 --seed", ["--seed"]),
+        ("--env_kwargs Pong-v4", ["--env_kwargs", "not nothing"]),
         ("Pong-v4 --debug=1", ["--debug"]),
         ("Pong-v4 --preset best", ["--preset", "best", "ocd", "paper"]),
         ("Pong-v4 --network lstm", ["--network", "lstm", "nature"]),

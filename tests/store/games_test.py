@@ -35,7 +35,7 @@ OURS = games_text([(1.0, 10, 1.0, 30), (2.0, 20, 2.0, 20)])
         (TWO + "3.0,30,3", [1, 2], "last line is cut off"),
         (TWO[:-1], [1], "last line is cut off"),
         (TWO + "\x00\ufffd garbage,,\n3.0,30,3.0\n", [1, 2, 3], "that are no games: 1 "),
-        (TWO + "3.0,30\n3.0,0,3.0\n3.0,30,-1\n", [1, 2], "that are no games: 3 "),
+        (TWO + "3.0,30\n3.0,-1,3.0\n3.0,30,-1\n", [1, 2], "that are no games: 3 "),
         (TWO + "nan,30,3.0\n1e400,30,3.0\n3.0,inf,3\n", [1, 2], "that are no games: 3 "),
         (TWO + "3.0,30,3.0-21.0,40,4.0\n", [1, 2], "that are no games: 1 "),
         (TWO.replace("{", "", 1), [1, 2], "first line is damaged"),
@@ -53,6 +53,12 @@ def test_damage_is_left_out_with_a_message(text, scores, word):
     np.testing.assert_array_equal(file.rows[:, 0], scores)
     assert len(file.words) == 1
     assert word in file.words[0]
+
+
+def test_a_game_may_end_before_its_first_decision():
+    """Analytic: in the no-ops of its start, so its length is 0."""
+    file = games.parse_monitor(games_text([(-21.0, 0, 1.0, 30), (2.0, 20, 2.0, 40)]))
+    assert (file.rows[:, 1].tolist(), file.words) == ([0, 20], [])
 
 
 @pytest.mark.parametrize("text", ["", TWO.split("r,l,t")[0], TWO.split("1.0,10")[0]])

@@ -85,22 +85,24 @@ def resumed_at(n_steps: int, folder: pathlib.Path) -> Start:
     return Start(made, is_resumed=True, t_start=T_START + 1000)
 
 
-def game(n_steps: int, score: float = -21.0, **more: float) -> Game:
-    """A game that ended half a second after each ten steps."""
-    whole = Game(0, 0, score, 800, T_START + n_steps / 20, n_steps)
-    return whole._replace(**more)
+def add_game(
+    log: logs.RunLog, n_steps: int, score: float = -21.0, moment: float | None = None, **more: int
+) -> None:
+    """A game that ended half a second after each ten steps, or at the moment."""
+    game = Game(0, 0, score, 800, n_steps)._replace(**more)
+    log.game(game, T_START + n_steps / 20 if moment is None else moment)
 
 
 def write_all(folder: pathlib.Path) -> None:
     """Log everything that a run may log, once or twice."""
     log = open_log(folder)
     log.say("traced")
-    log.game(game(17))
+    add_game(log, 17)
     log.figures(ROWS[0], "2 games, last 2: 0.50")
     log.move_bar(700, "2 games, last 2: 0.50")
     log.move_bar(1500, "3 games, last 3: 1.50")
-    log.game(game(1501, score=21.0, length=900, worker=1))
-    log.game(game(1502, score=1 / 3, length=901, env=2))
+    add_game(log, 1501, score=21.0, length=900, worker=1)
+    add_game(log, 1502, score=1 / 3, length=901, env=2)
     log.say("a worker failed:\nat line 3", error=True)
     log.figures(ROWS[1], "3 games")
     log.histograms(2000, {"weights/policy_kernel": np.linspace(-1, 3, 1000, dtype=np.float32)})
@@ -161,10 +163,10 @@ def test_every_game_is_a_row_that_others_read_too(written):
 def test_a_resumed_run_goes_on_in_its_table(tmp_path):
     """Analytic: one head, which stays; seconds count from the start that the resumption gives."""
     log = open_log(tmp_path)
-    log.game(game(10))
+    add_game(log, 10)
     log.close()
     log = open_log(tmp_path, resumed_at(20, tmp_path))
-    log.game(game(30, ended_at=T_START + 1002))
+    add_game(log, 30, moment=T_START + 1002)
     log.close()
     head, columns, *rows = (tmp_path / "monitor.csv").read_text().splitlines()
     assert json.loads(head[1:])["t_start"] == T_START
@@ -234,13 +236,13 @@ def test_a_resumed_run_drops_what_tensorboard_has_beyond_its_checkpoint(tmp_path
     """
     log = open_log(tmp_path)
     for n_steps in (10, 20, 30, 40):
-        log.game(game(n_steps, score=n_steps))
+        add_game(log, n_steps, score=n_steps)
     log.close()
     if renamed:
         (path,) = tmp_path.glob("events.out.*")
         path.rename(tmp_path / "events.out.tfevents.1700000000.host")  # read by their names
     log = open_log(tmp_path, resumed_at(20, tmp_path))
-    log.game(game(25, score=2.0))
+    add_game(log, 25, score=2.0)
     log.close()
     assert Scalars(tmp_path).of("rl/episode_reward_sum") == {10: 10.0, 20: 20.0, 25: 2.0}
 
@@ -248,7 +250,7 @@ def test_a_resumed_run_drops_what_tensorboard_has_beyond_its_checkpoint(tmp_path
 def test_a_score_beyond_32_bits_is_infinite_in_tensorboard_alone(tmp_path):
     """Analytic: TensorBoard's numbers have 32 bits; the CSV has the score, and nothing raises."""
     log = open_log(tmp_path)
-    log.game(game(17, score=1e39))
+    add_game(log, 17, score=1e39)
     log.figures(ROWS[0] | {"rl/episode_reward_mean_100": -1e300}, "")
     log.close()
     (row,) = csv.DictReader((tmp_path / "progress.csv").open(newline=""))
@@ -268,7 +270,7 @@ def test_all_is_on_the_disk_at_once(tmp_path):
     assert (tmp_path / "log.txt").read_text().startswith("traced\n1,000 steps")
     assert set(Scalars(tmp_path).tags) == {*COLUMNS, SESSION_START_INFO_TAG}
     for n in range(2):
-        log.game(game(n))
+        add_game(log, n)
         assert load_results(tmp_path)[-1]["step"] == n
         assert max(Scalars(tmp_path).of("rl/episode_reward_sum")) == n
     log.close()
@@ -370,20 +372,20 @@ def test_rows_wait_for_a_full_disk_and_so_do_recorded_lengths(tmp_path, capsys):
     """Analytic: half a row was written and is completed; no length is recorded while a row waits."""
     log = open_log(tmp_path)
     log.say("traced")
-    log.game(game(10))
+    add_game(log, 10)
     files = {name: tmp_path / name for name in ("monitor.csv", "progress.csv", "log.txt")}
     lengths = log.n_bytes()
     assert lengths == {name: path.stat().st_size for name, path in files.items()}
     before = files["monitor.csv"].read_text()
     with no_file_grows_beyond(lengths["monitor.csv"] + 4):
-        log.game(game(20))
-        log.game(game(30))
+        add_game(log, 20)
+        add_game(log, 30)
         assert files["monitor.csv"].read_text() == before + "-21."
         for _ in range(2):
             with pytest.raises(OSError, match=r"cannot write monitor\.csv: File too large"):
                 log.n_bytes()
     assert log.n_bytes()["monitor.csv"] == files["monitor.csv"].stat().st_size
-    log.game(game(40))
+    add_game(log, 40)
     log.sync()
     assert [row["step"] for row in load_results(tmp_path)] == [10, 20, 30, 40]
     log.close()
@@ -400,10 +402,10 @@ def test_rows_that_are_too_many_to_wait_are_counted(tmp_path, monkeypatch, capsy
     (tmp_path / "monitor.csv").mkdir()
     log = open_log(tmp_path)
     for n in range(3):
-        log.game(game(n))
+        add_game(log, n)
     (tmp_path / "monitor.csv").rmdir()
-    log.game(game(3))
-    log.game(game(4))
+    add_game(log, 3)
+    add_game(log, 4)
     log.close()
     assert [row["step"] for row in load_results(tmp_path)] == [0, 4]
     assert capsys.readouterr().out == "can write monitor.csv again; lost entries: 3\n"

@@ -49,6 +49,19 @@ def test_zipped_files_are_read_and_none_twice(tmp_path, name):
     assert f"cannot read {zipped}" in word
 
 
+def test_what_unzips_to_too_much_is_left_out(tmp_path, monkeypatch):
+    """Analytic: a plain file may be as large; the file shows its size."""
+    monkeypatch.setattr(reading, "MAX_UNZIPPED_BYTES", 100)
+    folder = write_run(tmp_path / "a", steady(9))
+    path = folder / "monitor.csv"
+    assert len(reading.read_run(folder).games.scores) == 9
+    (folder / "monitor.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    run = reading.read_run(folder)
+    assert len(run.games.scores) == 0
+    assert "holds more than 100 bytes" in run.words[0]
+
+
 def test_files_of_several_runs_or_environments_are_no_run(tmp_path):
     """Analytic: they are refused by name; two files of the same environment are one run."""
     for env_id, name in ((PONG, "0"), (PONG, "1")):

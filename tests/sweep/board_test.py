@@ -35,6 +35,10 @@ def states(sweep, *given):
     return {trial.name: state for trial, state in zip(sweep.plan.trials, given, strict=True)}
 
 
+def refuse(*_):
+    raise OSError(28, "No space left on device")
+
+
 def show(board, capsys):
     board._next = 0.0
     board.show()
@@ -104,6 +108,17 @@ def test_the_table_of_results(sweep):
     }
     assert (last["initial_lr"], last["state"], last["score"]) == ("0.123456", "failed", "nan")
     assert folders.recorded_states(sweep.path) == given
+
+
+def test_a_full_disk_ends_no_sweep(sweep, monkeypatch, capsys):
+    """Analytic: a line says it, and the next change writes the table again."""
+    board = boards.Board(sweep, states(sweep, *[WAITING] * 4))
+    with monkeypatch.context() as context:
+        context.setattr(folders.appending, "write_atomically", refuse)
+        board.set(sweep.plan.trials[0], RUNNING)
+        assert f"cannot write {sweep.path / 'trials.csv'}: No space left" in capsys.readouterr().out
+    board.set(sweep.plan.trials[1], RUNNING)
+    assert [*folders.recorded_states(sweep.path).values()] == [RUNNING, RUNNING, WAITING, WAITING]
 
 
 def test_a_folder_is_found_as_it_was_made(sweep):

@@ -156,6 +156,21 @@ def test_trials_that_fall_behind_are_stopped_and_the_others_finish(tmp_path, swe
             assert len((run / "evaluations.csv").read_text().splitlines()) > 1
 
 
+def test_a_trial_that_ends_after_its_hours_goes_on_later(tmp_path, sweep):
+    """Analytic: it ended by itself before it was finished, and nobody stopped it for what it scored."""
+    folder = tmp_path / "sweep"
+    flags = [*ONE_WORKER, "--n_steps", "1e8", "--stop_after_hours", "0.001"]
+    process = sweep("--envs", "CartPole-v1", "--out", folder, "--", *flags)
+    assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
+    (row,) = table(folder)
+    assert row["state"] == "stopped"
+    process = sweep("--resume", folder)
+    assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
+    (again,) = table(folder)
+    assert again["state"] == "stopped"
+    assert int(again["steps"]) > int(row["steps"])
+
+
 def test_what_was_stopped_early_stays_so(tmp_path):
     """Analytic: the resumed sweep is stopped while such a trial tells Ray its rows again."""
     plan = plans.make({"envs": ["CartPole-v1"]}, ["--n_steps", "100"])
@@ -164,7 +179,7 @@ def test_what_was_stopped_early_stays_so(tmp_path):
     stop.set()
     with contextlib.closing(folders.create(tmp_path / "x", plan, [])) as sweep:
         board = Board(sweep, {trial.name: folders.EARLY})
-        watcher = tuner._watcher(sweep, {"its plan": trial}, board, stop)
+        watcher = tuner._watcher({"its plan": trial}, board, stop)
         of_tune = types.SimpleNamespace(config={"trial": "its plan"}, last_result={})
         watcher.on_trial_start(of_tune)
         watcher.on_trial_complete(of_tune)

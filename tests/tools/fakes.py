@@ -64,7 +64,7 @@ class NumberedEnvs:
         true_observations = np.empty((n_envs, 3), np.float32)
         self._show(true_observations)
         self.final_observations[truncated] = true_observations[truncated]
-        games = [Game(0, int(k), n, int(self._lengths[k]), 0.0) for k in np.flatnonzero(terminated)]
+        games = [Game(0, int(k), n, int(self._lengths[k])) for k in np.flatnonzero(terminated)]
         broken = [k for k in range(n_envs) if (n, k) in self._faults]
         for k in {*np.flatnonzero(terminated | truncated), *broken}:
             self._episodes[k] += 1

@@ -100,7 +100,7 @@ class Canned:
     def collect(self, number: int, weights: np.ndarray, kept: Mapping[str, Moments]) -> Any:
         n_steps = self._setup.params.steps_per_update
         seen = {name: moments.of(np.ones((n_steps, *m.mean.shape))) for name, m in kept.items()}
-        games = [Game(NUMBER, 0, 1.0, 5, 0.0)]
+        games = [Game(NUMBER, 0, 1.0, 5)]
         collected = Collected(n_steps, n_steps, games, seen, self._setup.position)
         return np.ones(4, np.float32), Answer(number, collected, [])
 
