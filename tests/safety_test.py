@@ -149,7 +149,7 @@ def test_what_has_no_end_is_not_read(tmp_path, kind):
 
 
 def test_what_is_too_large_is_not_read(tmp_path):
-    """Analytic: a checkpoint of 8 GB, a JSON of 100 MB; a zipped CSV of 100 kB that holds 100 MB."""
+    """Analytic: a checkpoint of 8 GB, a JSON of 100 MB; a zipped CSV of 1 MB that holds 300 MB."""
     path = checkpoint_files.save(tmp_path)
     os.truncate(path, 2**33)  # takes no room
     assert "is larger than" in refuse(path)
@@ -158,7 +158,7 @@ def test_what_is_too_large_is_not_read(tmp_path):
     with pytest.raises(params.BadInput, match="no file of ours"):
         run_folder.read_args(tmp_path)
     zipped = tmp_path / "monitor.csv.gz"
-    zipped.write_bytes(gzip.compress(bytes(10**8)))
+    zipped.write_bytes(gzip.compress(bytes(3 * 10**8), compresslevel=1))
     with pytest.raises(params.BadInput, match="more than"):
         reading.read_text(zipped)
 

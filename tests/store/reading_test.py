@@ -50,7 +50,7 @@ def test_zipped_files_are_read_and_none_twice(tmp_path, name):
 
 
 def test_what_unzips_to_too_much_is_left_out(tmp_path, monkeypatch):
-    """Analytic: a plain file may be as large; the file shows its size."""
+    """Analytic: a plain file may be as large, as nobody could be surprised by its size."""
     monkeypatch.setattr(reading, "MAX_UNZIPPED_BYTES", 100)
     folder = write_run(tmp_path / "a", steady(9))
     path = folder / "monitor.csv"
