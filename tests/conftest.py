@@ -25,11 +25,14 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from a3c.machine import tensorflow_process
+from a3c.store import provenance
 from benchmarks import machine
 
 sys.modules[tensorflow_process.KERAS] = None  # type: ignore[assignment] (no test needs it)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads it when it is loaded
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow would print a lot about itself
+for name in provenance.POINTERS:  # in a hook of git; tests make repositories of their own
+    os.environ.pop(name, None)
 
 for name, derandomize, n_examples in (("same every time", True, 100), ("new ones", False, 5000)):
     hypothesis.settings.register_profile(

@@ -106,6 +106,7 @@ def test_a_run_survives_a_full_disk_and_goes_on_when_there_is_room(tmp_path):
         after = saved(folder)
         assert after.steps > before.steps
 
+        screen.forget()
         let_files_grow(process, to=0)
         process.send_signal(signal.SIGTERM)
         assert process.wait(processes.DEADLINE_SECONDS) == 1

@@ -89,6 +89,17 @@ def is_saving(outside: pathlib.Path) -> bool:
     return any(not path.name.startswith("ckpt-0.") for path in found)
 
 
+def is_caught_saving(outside: pathlib.Path, process: subprocess.Popen[bytes]) -> bool:
+    """The same, and then it is stopped there; otherwise it would often be over before a kill."""
+    if not is_saving(outside):
+        return False
+    os.kill(process.pid, signal.SIGSTOP)
+    if is_saving(outside):
+        return True
+    os.kill(process.pid, signal.SIGCONT)
+    return False
+
+
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_loses_nothing_that_was_saved(tmp_path):
     """Analytic: while it starts, trains and saves; then it is stopped in order."""
@@ -103,7 +114,7 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing_that_was_saved(tmp_p
     moments: dict[str, Callable[[], bool]] = {
         "at the start": has_begun,
         "in training": lambda: saved(outside).steps > before.steps,
-        "while saving": lambda: is_saving(outside),
+        "while saving": lambda: is_caught_saving(outside, process),
     }
     before = saved(outside)
     for moment, has_come in moments.items():

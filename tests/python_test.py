@@ -235,7 +235,7 @@ def test_the_notebook_trains_draws_and_films(tmp_path, monkeypatch):
 def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
     """Golden: presets and scores included; its digest is the clone's, and its commands are ours."""
     source = tmp_path / "source"
-    files = [path for path in ROOT.glob("a3c/**/*.*") if path.suffix != ".pyc"]
+    files = [path for path in ROOT.glob("a3c/**/*.*") if path.parent.name != "__pycache__"]
     names = [str(path.relative_to(ROOT)) for path in files]
     for name in [*names, "pyproject.toml", "README.md", "LICENSE"]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)

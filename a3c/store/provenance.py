@@ -18,15 +18,15 @@ _GIT_SECONDS = 5.0
 # Limits, so that a virtual environment that git does not ignore cannot fill git.txt.
 _MAX_UNTRACKED_FILES = 50
 _MAX_UNTRACKED_BYTES = 100_000
+# Where a git hook runs us, these variables point at another repository.
+POINTERS = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
 
 
 def git(code: pathlib.Path, *args: str) -> str | None:
     """The output of a git command in the folder of the code; None where it fails or hangs."""
     if code.name in INSTALLED:
         return None  # a repository around it is somebody else's
-    # Where a git hook runs us, these variables point at another repository.
-    pointers = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
-    env = {name: value for name, value in os.environ.items() if name not in pointers}
+    env = {name: value for name, value in os.environ.items() if name not in POINTERS}
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(code), *args]
     try:
         done = subprocess.run(
@@ -48,7 +48,9 @@ def git_state(code: pathlib.Path) -> str:
         return "no repository"
     root = pathlib.Path(top.rstrip("\n"))
     revision = git(root, "rev-parse", "--verify", "HEAD") or "no commit yet"
-    diff = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
+    # In the form that `git apply` takes, whatever the user prefers.
+    plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+    diff = git(root, "diff", "HEAD", "--binary", *plain)
     listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")
     names = sorted(name for name in (listed or "").split("\0") if name)
     shown = listed and "\n".join(f"    {name!r}" for name in names)

@@ -17,7 +17,7 @@ from a3c.agent import moments, network, process_collector, vectors
 from a3c.agent.collector import Collector, EnvRestart, Rollout
 from a3c.agent.process_collector import ProcessCollector
 from a3c.contract import Subject
-from a3c.envs import process
+from a3c.envs import pool, process
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import describe_env
 from a3c.envs.pool import Pool
@@ -207,16 +207,16 @@ def frequent_polls(monkeypatch: Any) -> None:
 
 @pytest.mark.usefixtures("frequent_polls")
 def test_each_step_of_a_rollout_has_the_time_of_one() -> None:
-    """Analytic: ten steps of 0.2 s are waited for, if each may take 1 s; one that hangs is not, although
+    """Analytic: twenty steps of 0.2 s are waited for, if each may take 1 s; one that hangs is not, although
     another process of the worker goes on.
     """
-    arguments = f"--network mlp --envs_per_worker 2 --steps_per_update 10 {TOY}Naps-v0"
+    arguments = f"--network mlp --envs_per_worker 2 --steps_per_update 20 {TOY}Naps-v0"
     with rig(arguments, n_processes=2, timeout=1.0, restarts_a_minute=0) as made:
-        assert collect(made, {})[1].n_steps == 20
+        assert collect(made, {})[1].n_steps == 40
         os.kill(pids_of(made.pool)[0], signal.SIGSTOP)
         with pytest.raises(EnvError, match="environment 0 has not answered for 1 s"):
             made.collector.collect({})
-        assert made.pool._rows.n_frames[1] < 20
+        assert made.pool._rows.n_frames[1] < 40
 
 
 @pytest.mark.usefixtures("frequent_polls")
@@ -238,10 +238,11 @@ def test_a_process_may_take_its_time_for_another_worker() -> None:
         assert both[0].restarts == both[1].restarts == []
 
 
-def test_a_stop_ends_the_wait_for_a_rollout() -> None:
-    """Analytic: it comes in the middle, and the process ends before it is killed, and without an error. So a
-    worker that shares the process, and is not stopped, gets another.
+def test_a_stop_ends_the_wait_for_a_rollout(monkeypatch: Any) -> None:
+    """Analytic: it comes in the middle, and the process ends by itself, and without an error. So a worker that
+    shares the process, and is not stopped, gets another.
     """
+    monkeypatch.setattr(pool, "CLOSING_SECONDS", 60.0)  # nobody kills it before
     stop, shared = StopFlag(), EnvProcess(2)
     arguments = f"--network mlp --steps_per_update {{}} {TOY}Naps-v0"
     stopped = Rig(arguments.format(30), shared=shared, is_stopped=stop.is_set)

@@ -30,6 +30,7 @@ def env_pids(session: int) -> set[int]:
 
 
 @pytest.mark.slow
+@processes.needs_two_cores
 def test_a_run_survives_its_environments(tmp_path):
     """Analytic: one is killed, one stopped (it hangs), one of their successors killed; each has a
     successor, a line in the log and a place in the count, and training goes on after each.

@@ -1,6 +1,5 @@
 """Tests of a3c/envs/fleet.py: how many processes a run has, who shares one, how often one may break."""
 
-import os
 import resource
 import types
 
@@ -9,6 +8,7 @@ import pytest
 from a3c.envs import fleet as fleet_module
 from a3c.envs.fleet import Fleet
 from a3c.envs.process import EnvError, EnvProcess
+from a3c.machine import cores
 
 
 def test_restarts_are_limited_by_the_minute(monkeypatch):
@@ -42,7 +42,7 @@ def test_the_processes_use_every_core(monkeypatch, n_cores, n_workers, n_envs, n
     """Analytic: a worker has cores divided by workers, rounded up, at most one an environment; many workers
     share one a core, in contiguous shares of at most 64.
     """
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(n_cores)))
+    monkeypatch.setattr(cores, "n_usable", lambda: n_cores)
     fleet = Fleet(n_workers, n_envs)
     processes = [fleet.processes_for(worker) for worker in range(n_workers)]
     assert [len(of_worker) for of_worker in processes] == [n_each] * n_workers

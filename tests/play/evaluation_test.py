@@ -17,6 +17,7 @@ from a3c.envs.pool import Pool
 from a3c.envs.process import EnvError
 from a3c.machine.stopping import SIGNALS, StopFlag
 from a3c.play import atari_scores, evaluation
+from a3c.play.agent import Decision
 from a3c.play.evaluation import Played
 from a3c.settings.params import MAX_ENVS, Params
 from tests.tools.agents import CARTPOLE, PAINTED, SHORT_PONG, make_agent, play_here
@@ -124,14 +125,22 @@ def test_a_game_that_is_stopped_does_not_count():
 
 
 def test_an_environment_that_hangs_ends_its_game():
-    """Analytic: at once if the game is stopped, and after the timeout of the run otherwise."""
+    """Analytic: at once if the game is stopped, and after the timeout of the run otherwise. It hangs after the
+    third decision.
+    """
     subject = Subject("tests.tools.toys:toys/HangsInStep-v0", "generic", "mlp", (2,), 2)
     params, stop = evaluation.params_of(subject, 0), StopFlag()
-    timer = threading.Timer(1.0, stop.set)
-    timer.start()
+    timer, seen = threading.Timer(0.5, stop.set), []
+
+    def watch(decision: Decision) -> None:
+        seen.append(decision)
+        if len(seen) == 3:
+            timer.start()
+
     since = time.monotonic()
-    assert evaluation.play(make_agent(subject), params, 0, stop, 1000.0) is None
+    assert evaluation.play(make_agent(subject), params, 0, stop, 1000.0, watch=watch) is None
     assert time.monotonic() - since < 60
+    assert len(seen) == 3
     timer.join()
     with pytest.raises(EnvError, match=r"has not answered for 0\.5 s"):
         evaluation.play(make_agent(subject), params, 0, timeout_seconds=0.5)

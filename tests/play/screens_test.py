@@ -54,7 +54,7 @@ import pathlib, resource, sys
 import numpy as np
 from a3c.play import screens
 image = np.zeros((400, 600, 3), np.uint8)
-for n_pictures in (20, 220):
+for n_pictures in (100, 300):
     film = screens.Film(pathlib.Path(sys.argv[1]), 60.0, has_new_colours=len(sys.argv) < 3)
     for n in range(n_pictures):
         image[n, :, n % 3] = 200
@@ -67,7 +67,9 @@ for n_pictures in (20, 220):
 
 @pytest.mark.parametrize(("ending", "more"), [(".gif", []), (".gif", ["once"]), (".mp4", [])])
 def test_a_long_film_takes_no_more_memory_than_a_short_one(tmp_path, ending, more):
-    """Analytic: 20 pictures and 220, of which 200 would be 48 MB even with one byte a pixel."""
+    """Analytic: 100 pictures, which fill what ffmpeg keeps at hand, and 200 more, which would be 48 MB even with one
+    byte a pixel.
+    """
     command = [sys.executable, "-c", FILM, str(tmp_path / f"film{ending}"), *more]
     done = subprocess.run(command, cwd=processes.ROOT, check=True, capture_output=True, text=True)
     ours, ffmpegs, ours_then, ffmpegs_then = map(int, done.stdout.split())

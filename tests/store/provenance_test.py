@@ -14,8 +14,10 @@ from a3c.store import provenance
 
 @pytest.fixture(autouse=True)
 def outside(tmp_path, monkeypatch):
-    """A folder in no repository, wherever the tests run."""
+    """A folder in no repository, wherever the tests run, and whatever their user has told git."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     folder = tmp_path / "outside"
     folder.mkdir()
     return folder
@@ -56,6 +58,7 @@ def test_a_difference_can_be_applied_again(repository):
     # The user's colours and programs must not get into the record.
     git(repository, "config", "color.ui", "always")
     git(repository, "config", "diff.external", "false")
+    git(repository, "config", "diff.noprefix", "true")
     before = git(repository, "status", "--porcelain")
     data = provenance.git_state(repository).encode("utf-8", "surrogateescape")
     assert git(repository, "status", "--porcelain") == before

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 import train
 from a3c.contract import Counts, Moments, Position, Subject, WorkerPosition
-from a3c.machine import tensorflow_process
+from a3c.machine import cores, tensorflow_process
 from a3c.run import start
 from a3c.settings import command_line, params
 from a3c.settings.params import BadInput
@@ -153,10 +153,11 @@ def test_in_the_middle_of_games_new_ones_begin_with_numbers_that_were_not_used()
 
 
 @pytest.mark.parametrize("n_envs", [pytest.param(1, marks=pytest.mark.weekly), 2])
-def test_so_is_a_run_whose_environments_break(n_envs):
+def test_so_is_a_run_whose_environments_break(n_envs, monkeypatch):
     """Golden: they break in both halves; abandoned games have no rows, their random streams are not
-    used again, and the count of restarts continues.
+    used again, and the count of restarts continues. Each environment has its own process.
     """
+    monkeypatch.setattr(cores, "n_usable", lambda: 2)
     flags = ["--network", "mlp", "--envs_per_worker", str(n_envs), "--seed", "2"]
     n_steps = [50, 100] if n_envs == 1 else [60, 120]
     assert run(*flags, "--log_dir", "whole", "--n_steps", str(n_steps[1]), BRITTLE) == 0

@@ -48,6 +48,8 @@ def show(board, capsys):
 def test_a_terminal_gets_one_table_that_is_renewed(sweep, monkeypatch, capsys):
     """Analytic: settings that differ, steps, steps/s, score, state; each time in the same place."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    size = types.SimpleNamespace(lines=24, columns=80)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: size)
     board = boards.Board(sweep, states(sweep, FINISHED, RUNNING, WAITING, WAITING))
     head, *rows, line = show(board, capsys).splitlines()
     assert head.split() == ["env", "seed", "initial_lr", "steps", "steps/s", "score", "state"]
@@ -108,6 +110,18 @@ def test_the_table_of_results(sweep):
     }
     assert (last["initial_lr"], last["state"], last["score"]) == ("0.123456", "failed", "nan")
     assert folders.recorded_states(sweep.path) == given
+
+
+def test_a_trial_that_ends_is_read_again(sweep):
+    """Analytic: its row is of its last steps, not of those when it began."""
+    trial = sweep.plan.trials[1]
+    board = boards.Board(sweep, states(sweep, FINISHED, RUNNING, WAITING, WAITING))
+    with (sweep.of(trial) / "progress.csv").open("a") as file:
+        file.write("90,1234,150,8.5\n")
+    board.set(trial, FAILED)
+    with (sweep.path / "trials.csv").open(newline="") as file:
+        _, row, *_ = csv.DictReader(file)
+    assert (row["state"], row["steps"]) == ("failed", "90")
 
 
 def test_a_full_disk_ends_no_sweep(sweep, monkeypatch, capsys):

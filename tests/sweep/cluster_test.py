@@ -29,8 +29,12 @@ ONE_WORKER = [
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Starts sweep.py; at the end, it and all trials in the test's folder are killed."""
-    started = []
+    """Starts sweep.py; at the end, it and all trials in the test's folder are killed.
+
+    It and Ray use two cores, so that no more than two trials run at once.
+    """
+    started, usable = [], os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(usable)[:2])
 
     def start(*words):
         with processes.dispositions():
@@ -42,6 +46,7 @@ def sweep(tmp_path):
         processes.end(process)
     for pid in trainings(tmp_path):
         processes.kill(pid)
+    os.sched_setaffinity(0, usable)
 
 
 def commands(folder: pathlib.Path) -> dict[int, list[str]]:

@@ -11,6 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import pytest
+
+from a3c.machine import cores
 from a3c.machine.stopping import SIGNALS
 from benchmarks import machine
 
@@ -121,13 +124,18 @@ def members(session: int) -> list[int]:
     return sorted(p.pid for p in machine.processes(session) if p.state != "Z")
 
 
+# On one core, several workers share an environment process.
+needs_two_cores = pytest.mark.skipif(cores.n_usable() < 2, reason="it needs two cores")
+
+
 def open_ports(pids: Sequence[int]) -> list[str]:
     """Return the addresses of these processes' TCP and UDP sockets that anybody can reach."""
     inodes = set()
     for pid in pids:
-        for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                inodes |= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(link)))
+        with contextlib.suppress(OSError):  # it has just ended
+            for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes |= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(link)))
     found = []
     for table in ("tcp", "tcp6", "udp", "udp6"):
         for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
