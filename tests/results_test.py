@@ -26,6 +26,7 @@ RUNS = folders.read_all()
 # Evaluated; results/ has no room for them.
 WITHOUT_WEIGHTS = {
     "breakout-s1",
+    "breakout-s2",
     "pong-black-s3",
     "pong-black-s5",
     "pong-fast-s1",
