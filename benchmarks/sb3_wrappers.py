@@ -1,7 +1,7 @@
 """What published agents score in Stable-Baselines3's Atari wrappers: nothing but the weights is ours.
 
     make .peer/ready
-    .peer/bin/python -m benchmarks.sb3_wrappers results/breakout-s0 results/qbert-s2
+    .peer/bin/python -m benchmarks.sb3_wrappers results/breakout-s1 results/qbert-s2
 
 These wrappers differ from ours in three ways: they scale images by cv2.INTER_AREA, not linearly, press
 FIRE at a game's start where it begins one, and start with a stack of black images. --scaling linear

@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = folders.read_all()
 # Evaluated; results/ has no room for them.
 WITHOUT_WEIGHTS = {
-    "breakout-s1",
+    "breakout-s0",
     "breakout-s2",
     "pong-black-s3",
     "pong-black-s5",
