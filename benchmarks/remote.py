@@ -54,7 +54,9 @@ class Update(NamedTuple):
 
 def cpu_seconds(pid: int) -> float:
     process = machine.read_process(machine.PROC / str(pid))
-    return process.cpu if process else 0.0
+    if process is None:
+        raise ProcessLookupError(pid)
+    return process.cpu
 
 
 def cpu_seconds_of_raylets() -> float:

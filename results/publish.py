@@ -56,9 +56,7 @@ def publish(options: argparse.Namespace) -> None:
 
 def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> None:
     """Copy the run into a new folder."""
-    saved, problems = checkpoint.newest_whole(run / "checkpoints")
-    if problems:
-        raise BadInput(problems[0])
+    saved = newest_in(run / "checkpoints")
     facts = facts_of(run, saved, options)
     into.mkdir(parents=True)
     try:
@@ -70,7 +68,8 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
                 (into / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes(), mtime=0))
         refuse_places(into)  # before an evaluation of minutes
         if not options.no_agent:
-            save_agent(best_of(run) if options.best else saved, into / "checkpoints")
+            agent = newest_in(run / "checkpoints" / "best") if options.best else saved
+            save_agent(agent, into / "checkpoints")
             facts["evaluated_by"] = revision_here()
             evaluate(into, options.games)
         (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
@@ -170,9 +169,9 @@ def changed_lines(difference: str) -> list[str]:
     return [line for line in difference.splitlines() if line[:1] in ("+", "-")]
 
 
-def best_of(run: pathlib.Path) -> Checkpoint:
-    """The weights that scored best in the evaluations on the way."""
-    saved, problems = checkpoint.newest_whole(run / "checkpoints" / "best")
+def newest_in(folder: pathlib.Path) -> Checkpoint:
+    """The newest checkpoint, which in `best` scored best; BadInput if it is damaged."""
+    saved, problems = checkpoint.newest_whole(folder)
     if problems:
         raise BadInput(problems[0])
     return saved

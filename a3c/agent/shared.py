@@ -5,8 +5,8 @@ What is locked, and why:
 - **An update is atomic, and none is lost.** It is one compiled program, and TensorFlow holds the
   mutexes of all variables of such a program while it runs. (TensorFlow does not promise this, so a
   test counts the updates.) With vectors and without LSTMs, all of learning is in this program, so
-  one worker learns at a time; it takes a fraction of a millisecond. The paper's Hogwild updates (§4) take no locks; on
-  today's CPUs, locks cost almost nothing.
+  one worker learns at a time; it takes a fraction of a millisecond. The paper's Hogwild updates (§4)
+  take no locks; on today's CPUs, locks cost almost nothing.
 - **The running moments belong to the weights.** Where a run keeps some, one lock is held while an
   update changes the weights and while it adds to the moments, and a worker gets a copy of both.
 - **A worker's copy of the weights is of one moment**, because its own update writes it too. The copy

@@ -61,12 +61,13 @@ def read_text(path: pathlib.Path) -> str:
     try:
         if not path.is_file():  # a pipe or a device may have no end
             raise OSError("it is no file")
-        if path.suffix != ".gz":
-            return path.read_bytes().decode(errors="replace")
-        with gzip.open(path) as file:
-            data = file.read(MAX_UNZIPPED_BYTES + 1)
-        if len(data) > MAX_UNZIPPED_BYTES:
-            raise OSError(f"it holds more than {MAX_UNZIPPED_BYTES:,} bytes")
+        if path.suffix == ".gz":
+            with gzip.open(path) as file:
+                data = file.read(MAX_UNZIPPED_BYTES + 1)
+            if len(data) > MAX_UNZIPPED_BYTES:
+                raise OSError(f"it holds more than {MAX_UNZIPPED_BYTES:,} bytes")
+        else:
+            data = path.read_bytes()
         return data.decode(errors="replace")
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"cannot read {path}: {error}") from None

@@ -39,6 +39,13 @@ def refuse(*_):
     raise OSError(28, "No space left on device")
 
 
+def use_terminal(monkeypatch, lines, columns):
+    size = types.SimpleNamespace(lines=lines, columns=columns)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: size)
+    return size
+
+
 def show(board, capsys):
     board._next = 0.0
     board.show()
@@ -47,9 +54,7 @@ def show(board, capsys):
 
 def test_a_terminal_gets_one_table_that_is_renewed(sweep, monkeypatch, capsys):
     """Analytic: settings that differ, steps, steps/s, score, state; each time in the same place."""
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    size = types.SimpleNamespace(lines=24, columns=80)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: size)
+    use_terminal(monkeypatch, 24, 80)
     board = boards.Board(sweep, states(sweep, FINISHED, RUNNING, WAITING, WAITING))
     head, *rows, line = show(board, capsys).splitlines()
     assert head.split() == ["env", "seed", "initial_lr", "steps", "steps/s", "score", "state"]
@@ -69,9 +74,7 @@ def test_a_terminal_gets_one_table_that_is_renewed(sweep, monkeypatch, capsys):
 
 def test_the_table_fits_into_the_terminal(sweep, monkeypatch, capsys):
     """Analytic: what runs is shown first, and no line is broken."""
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    size = types.SimpleNamespace(lines=8, columns=30)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: size)
+    size = use_terminal(monkeypatch, 8, 30)
     board = boards.Board(sweep, states(sweep, FINISHED, WAITING, WAITING, RUNNING))
     lines = show(board, capsys).splitlines()
     assert len(lines) < size.lines
