@@ -326,7 +326,7 @@ def _measure(
 
 @contextlib.contextmanager
 def _others(session: int) -> Iterator[dict[str, float]]:
-    """Fills in which share of the machine went neither to this session nor to nobody."""
+    """Fills in which shares of the machine other programs used and the hypervisor took away."""
     share: dict[str, float] = {}
     cores, own = machine.read_cores(), _cpu_of(session)
     yield share

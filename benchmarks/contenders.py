@@ -21,6 +21,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from a3c.play import curves
 from a3c.store import games
 from benchmarks import calibration, machine
 
@@ -240,11 +241,12 @@ class Trainer:
             path = self._folder / "monitor.csv"
             text = path.read_text(encoding="utf-8") if path.exists() else ""
             played = games.merge([games.parse_monitor(text[: text.rfind("\n") + 1])])
-            if len(played.scores) >= 100:
-                has_reached = np.convolve(played.scores, np.ones(100), "valid") >= 100 * score
-                if has_reached.any():
-                    return int(played.steps[99 + np.argmax(has_reached)])
+            has_reached = curves.trailing_mean(played.scores, 100) >= score
+            if has_reached.any():
+                return int(played.steps[99 + np.argmax(has_reached)])
             if has_ended:
+                if self._process.returncode:
+                    raise ContenderError(f"train.py failed; it said:\n{self.last_words()}")
                 return None
             time.sleep(1.0)
 

@@ -46,8 +46,8 @@ SLEEPERS, SLEEP_SECONDS = (1, 2, 4, 8, 16), 0.1
 class Update(NamedTuple):
     """Seconds of one update, medians over many."""
 
-    worker: float  # a rollout and its gradients, and for a remote worker their way out and back
-    apply: float  # clipping, RMSProp and the new copy; of a local worker, part of `worker`
+    worker: float  # a rollout, and for a remote worker its gradients and their way out and back
+    apply: float  # clipping, RMSProp and the new copy, and for a local worker its gradients
     run_cpu: float  # processor time in the run's process
     ray_cpu: float  # processor time in the process that talks to Ray
 

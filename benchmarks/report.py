@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from a3c.machine.appending import counted
 from benchmarks import calibration, contenders, documents
 
 SPEED = pathlib.Path(__file__).resolve().parent.parent / "docs/speed.md"
@@ -233,8 +234,13 @@ def learned_words(result: dict[str, Any]) -> list[str]:
     words = []
     for name, steps in steps_to_score(result).items():
         run = result["learned"][0]
-        after = spread(steps, ",.0f").replace("inf", f"more than {run['most_steps']:,.0f}")
-        of = f"{run['score']:.0f} in the last 100 games after {after} steps; {len(steps)} seeds"
+        most = f"{run['most_steps']:,.0f}"
+        after = "not within " + most
+        if any(map(math.isfinite, steps)):
+            after = "after " + spread(steps, ",.0f").replace("inf", f"more than {most}")
+        of = (
+            f"{run['score']:.0f} in the last 100 games {after} steps; {counted(len(steps), 'seed')}"
+        )
         words.append(f"{shown(name)} reached a mean of {of}.")
     return words
 

@@ -3,10 +3,10 @@
     make .peer/ready
     .peer/bin/python -m benchmarks.sb3_wrappers results/breakout-s1 results/qbert-s2
 
-These wrappers differ from ours in three ways: they scale images by cv2.INTER_AREA, not linearly, press
-FIRE at a game's start where it begins one, and start with a stack of black images. --scaling linear
-leaves the first difference out. The network is written once more, in torch. Prints a line of JSON for
-each agent: mean and standard deviation of 30 games.
+These wrappers differ from ours: they scale images by cv2.INTER_AREA, not linearly, begin with 1 to 30
+no-ops instead of 0 to 30, press FIRE and the next action at the start of a game that has FIRE, and begin
+with a stack of black images. --scaling linear leaves the first difference out. The network is written
+once more, in torch. Prints a line of JSON for each agent: mean and standard deviation of 30 games.
 """
 
 import argparse

@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     argv = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(argv)
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
     contenders.end_on_signals()
     busy = bench.busy_or_refuse(options.anyway)
     if busy is None:

@@ -77,10 +77,11 @@ def read(folder: pathlib.Path) -> Published:
         first += f", {n_cores} cores" if n_cores != "2" else ""
         resumed = [note["cpu"] for note in reading.read_record(folder).resumed if "cpu" in note]
         run = reading.read_run(folder)
+        words = [*run.words, *reading.read_progress(folder).words]
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder} is damaged: {error}") from None
-    if run.words or not len(run.games.scores):
-        raise BadInput(f"{folder} is damaged: {' '.join(run.words) or 'it has no games'}")
+    if words or not len(run.games.scores):
+        raise BadInput(f"{folder} is damaged: {' '.join(words) or 'it has no games'}")
     return Published(folder, facts, run, evaluation, [first, *resumed])
 
 

@@ -69,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--games", type=int, default=N_GAMES, metavar="N")
     options = parser.parse_args(argv)
+    if options.games < 2:
+        parser.error("--games must be at least 2, for a standard deviation")
     agent = a3c.load_agent(options.folder)
     found: dict[str, Any] = {"seed": SEED}
     for way, forgets in WAYS.items():

@@ -62,8 +62,7 @@ def draw_over_games(runs: Sequence[Published], path: pathlib.Path) -> None:
         axes.invert_yaxis()
         axes.set_xlim(left=0)
         axes.set_xlabel("interquartile mean of human-normalised scores; bar: 95 % interval")
-        axes.grid(alpha=0.25, axis="x")
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(visible=False, axis="y")
         figure.savefig(path)
 
 

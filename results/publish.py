@@ -16,7 +16,6 @@ private folder of the machine.
 
 import argparse
 import contextlib
-import csv
 import gzip
 import json
 import math
@@ -103,7 +102,7 @@ def facts_of(run: pathlib.Path, saved: Checkpoint, options: argparse.Namespace) 
     read = reading.read_run(run)
     if read.words:
         raise BadInput(read.words[0])
-    last_steps, cpu_hours = last_row(run / run_folder.PROGRESS)
+    last_steps, cpu_hours = last_row(run)
     if last_steps != saved.n_steps:
         raise BadInput(f"{run} was cut off: its last row and its last checkpoint differ")
     if not len(read.games.scores):
@@ -128,14 +127,14 @@ def facts_of(run: pathlib.Path, saved: Checkpoint, options: argparse.Namespace) 
     }
 
 
-def last_row(path: pathlib.Path) -> tuple[int, float]:
+def last_row(run: pathlib.Path) -> tuple[int, float]:
     """Steps and CPU hours at the end; NaN in older runs, which did not count them."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            *_, row = csv.DictReader(file)
-        return int(row["misc/steps"]), float(row.get("misc/cpu_hours", "nan"))
-    except (ValueError, KeyError, TypeError, csv.Error):
-        raise BadInput(f"{path} is damaged") from None
+    columns, words = reading.read_progress(run)
+    steps = [*columns.get("misc/steps", [])]
+    cpu_hours = [math.nan, *columns.get("misc/cpu_hours", [])]
+    if words or not steps:
+        raise BadInput(f"{run / run_folder.PROGRESS} is damaged: {' '.join(words) or 'no steps'}")
+    return int(steps[-1]), float(cpu_hours[-1])
 
 
 def revision_of(path: pathlib.Path, patch: pathlib.Path | None) -> str:

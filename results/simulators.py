@@ -26,8 +26,6 @@ def draw(runs: Sequence[Published], path: pathlib.Path) -> None:
         for row, title in zip(rows, ("agent steps", "minutes"), strict=True):
             for axes in row:
                 axes.set_xlabel(title)
-                axes.grid(alpha=0.25)
-                axes.spines[["top", "right"]].set_visible(False)
             row[0].set_ylabel(f"score, mean of {N_GAMES} games")
         for axes, task in zip(rows[0], TASKS, strict=True):
             axes.set_title(task)

@@ -188,6 +188,7 @@ def test_the_fastest_must_learn_in_twice_the_steps() -> None:
     assert "600,000 (300,000–more than 2,000,000) steps; 3 seeds" in report.bench_table(result)
     result["learned"] = learned(ours, None) + learned(theirs, None)
     assert report.learned_ratios(result) == []
+    assert "100 games not within 2,000,000 steps; 1 seed" in report.bench_table(result)
 
 
 def test_the_step_at_which_a_run_reached_a_score(tmp_path: pathlib.Path) -> None:
@@ -208,6 +209,13 @@ def test_the_step_at_which_a_run_reached_a_score(tmp_path: pathlib.Path) -> None
             text = "\n".join([*head, *rows[:n_games], ""])
             (tmp_path / "run/monitor.csv").write_text(text)
             assert trainer.steps_to(score) == expected
+    (tmp_path / "train.py").write_text("raise SystemExit('its disk is full')")
+    trainer = contenders.Trainer([], tmp_path / "failing", "x", root=tmp_path)
+    with (
+        contextlib.closing(trainer),
+        pytest.raises(contenders.ContenderError, match="its disk is full"),
+    ):
+        trainer.steps_to(1)
 
 
 def test_a_network_that_is_not_ours_is_no_peer(tmp_path: pathlib.Path) -> None:

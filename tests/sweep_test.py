@@ -87,9 +87,27 @@ def test_a_folder_in_use_is_one_line(refused, tmp_path):
     assert "x is in use" in refused("--resume", "x")
     assert "x is in use" in refused(*SHORT, "--out", "x")
     under_way.close()
-    assert "takes no other settings" in refused("--resume", "x", "--", "--n_steps", "3")
     (tmp_path / "x/sweep.json").write_text("{}")
     assert "not the record of a sweep" in refused("--resume", "x")
+
+
+def test_a_resumption_takes_no_other_settings(refused, tmp_path, monkeypatch):
+    """Analytic: each value is one of the sweep's, but of another flag. What it has may be named again."""
+    asked = {"envs": ["CartPole-v1"], "search": {"wrapper": ["tests.tools.toys:Twice", "none"]}}
+    plan = plans.make(asked, ["--n_workers", "4", "--envs_per_worker", "2"])
+    folders.create(tmp_path / "x", plan, []).close()
+    for words in (
+        ["--", "--n_workers", "2"],
+        ["--", "--envs_per_worker", "4"],
+        ["--", "--n_steps", "3"],
+        ["--", "--resume", "x"],
+        ["--envs", "Acrobot-v1"],
+    ):
+        assert "takes no other settings" in refused("--resume", "x", *words)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    same = ["--", "--n_workers", "4", "--wrapper", "tests.tools.toys:Twice"]
+    for words in (same, ["--envs", "CartPole-v1", *same]):
+        assert "make sweep" in refused("--resume", "x", *words)
 
 
 @pytest.mark.parametrize("version", [None, "2.59.1", "2.6.0", "3.0.0"])

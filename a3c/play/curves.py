@@ -17,8 +17,14 @@ AXES = {
 # Okabe and Ito's colours, which any colour vision can tell apart; then again with other dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
-# A $ in a name does not start a formula, and an SVG gets the same ids each time.
-STYLE = {"text.parse_math": False, "svg.hashsalt": "plot_runs"}
+STYLE = {
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "grid.alpha": 0.25,
+    "svg.hashsalt": "plot_runs",  # an SVG gets the same ids each time
+    "text.parse_math": False,  # a $ in a name does not start a formula
+}
 
 
 class Curve(NamedTuple):

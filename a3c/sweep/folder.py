@@ -7,8 +7,8 @@
     <trial>/           a run folder of train.py
     <trial>.out        what that train.py printed; beside it its errors, <trial>.err
 
-How far a trial is stands in its own folder alone; only that it was stopped early, and that it failed,
-is read from trials.csv.
+Only the run folder says how far a trial is. trials.csv is read for one thing: which trials were stopped
+early.
 """
 
 import contextlib

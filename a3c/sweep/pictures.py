@@ -62,6 +62,8 @@ def read(path: pathlib.Path, tell: Callable[[str], None]) -> list[Result]:
         if not (path / trial.name / folder.run_folder.ARGS).is_file():
             continue
         run = reading.read_run(path / trial.name)
+        for word in run.words:
+            tell(word)
         if len(run.games.scores):
             score = float(run.games.scores[-GAMES_IN_MEAN:].mean())
             setting = tuple((name, _hashable(value)) for name, value in trial.searched.items())
@@ -188,9 +190,6 @@ def draw(results: Sequence[Result], found: Sequence[Group], axis: str, shade: st
             axes.set_ylabel(f"mean of {GAMES_IN_MEAN} games", fontsize="medium")
     if over_games:
         draw_over_games(figure.add_subplot(grid[-1, :]), over_games, looks)
-    for axes in figure.axes:
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
     named = {label_of(setting): look for setting, look in looks.items() if look != OTHERS}
     if len(looks) > 1:
         named |= {"other settings": OTHERS} if OTHERS in looks.values() else {}

@@ -47,6 +47,7 @@ from a3c.store.logs import FIGURES
 
 SCORE = "rl/episode_reward_mean_100"
 MAX_TRIALS = 10_000
+TOO_MANY = f"the sweep has more than {MAX_TRIALS:,} trials"
 # What the sweep itself gives to each trial.
 OWN = OF_ONE_RUN | {"env_id", "seed"}
 RANDOM = ("loguniform", "uniform", "choice")
@@ -92,7 +93,7 @@ def words_of(plan: Plan, trial: Trial, names: Container[str] = KNOBS) -> list[st
 def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
     """Settings as words of a command line."""
     for name, value in settings.items():
-        if value is None or value is False or value == ():
+        if value is None or value is False or value in ((), []):  # JSON has only lists
             yield f"--{name}=none"
         else:
             yield f"--{name}"
@@ -114,6 +115,15 @@ def n_steps_of(plan: Plan, trial: Trial) -> int:
     return params_of(plan, trial).params.n_steps
 
 
+def changes_nothing(plan: Plan, words: Sequence[str]) -> bool:
+    """Whether some trial has the settings that these flags of train.py ask for."""
+    asked = (command_line.parse([*words_of(plan, trial), *words]) for trial in plan.trials)
+    return any(
+        isinstance(parsed, ParsedParams) and parsed.params == params_of(plan, trial).params
+        for parsed, trial in zip(asked, plan.trials, strict=True)
+    )
+
+
 def make(asked: Mapping[str, Any], words: Sequence[str] = ()) -> Plan:
     """The plan of a TOML file's content; `words` are flags of train.py, which override its settings."""
     allowed = {"envs", "seeds", "n_draws", "settings", "search"} | Plan._field_defaults.keys()
@@ -124,7 +134,7 @@ def make(asked: Mapping[str, Any], words: Sequence[str] = ()) -> Plan:
     settings = _settings(_table("settings", asked), words, envs[0])
     points = list(_points(_table("search", asked), asked.get("n_draws")))
     if len(points) * len(envs) * len(seeds) > MAX_TRIALS:
-        raise BadInput(f"the sweep has more than {MAX_TRIALS:,} trials")
+        raise BadInput(TOO_MANY)
     bare = [Trial("", env_id, seed, point) for env_id in envs for point in points for seed in seeds]
     more = {key: asked[key] for key in Plan._field_defaults if key in asked}
     plan = Plan(list(_named(bare)), settings, **more)
@@ -187,6 +197,13 @@ def _whole(name: str, value: Any, least: int) -> int:
     return value
 
 
+def _at_most_all(name: str, value: Any) -> int:
+    """How many of something, where each one makes a trial."""
+    if _whole(name, value, 1) > MAX_TRIALS:
+        raise BadInput(TOO_MANY)
+    return int(value)
+
+
 def _table(name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     table = asked.get(name, {})
     if not isinstance(table, Mapping):
@@ -209,10 +226,12 @@ def _texts(name: str, value: Any) -> list[str]:
 
 
 def _seeds(value: Any) -> list[int]:
-    seeds = list(range(_whole("seeds", value, 1))) if not isinstance(value, list) else value
+    if not isinstance(value, list):
+        return list(range(_at_most_all("seeds", value)))
+    seeds = [_whole("a seed", seed, 0) for seed in value]
     if not 1 <= len(set(seeds)) == len(seeds):
         raise BadInput("seeds must be a number of seeds, or a list of different ones")
-    return [_whole("a seed", seed, 0) for seed in seeds]
+    return seeds
 
 
 def _settings(table: Mapping[str, Any], words: Sequence[str], env_id: str) -> dict[str, Any]:
@@ -240,7 +259,7 @@ def _points(search: Mapping[str, Any], n_draws: Any) -> Iterator[dict[str, Any]]
     generator = np.random.default_rng(0)
     draws = [
         {name: _draw(name, *drawn[name], generator) for name in search if name in drawn}
-        for _ in range(_whole("n_draws", n_draws, 1) if drawn else 1)
+        for _ in range(_at_most_all("n_draws", n_draws) if drawn else 1)
     ]
     seen = set()
     for draw, values in itertools.product(draws, itertools.product(*grid.values())):
@@ -253,12 +272,14 @@ def _points(search: Mapping[str, Any], n_draws: Any) -> Iterator[dict[str, Any]]
 def _distribution(name: str, asked: Any) -> tuple[str, list[Any]]:
     if isinstance(asked, Mapping) and len(asked) == 1:
         ((kind, values),) = asked.items()
-        numbers = isinstance(values, list) and all(type(v) in (int, float) for v in values)
+        numbers = isinstance(values, list) and all(
+            type(v) in (int, float) and abs(v) < 10**18 for v in values
+        )
         if kind == "choice" and isinstance(values, list) and values:
             return kind, values
         if kind in RANDOM and numbers and len(values) == 2:
             low, high = values
-            if math.isfinite(high) and low < high and (low > 0 or kind == "uniform"):
+            if low < high and (low > 0 or kind == "uniform"):
                 return kind, values
     raise BadInput(
         f"search: {name} must be a list, or {{uniform = [low, high]}}, {{loguniform = [low, high]}}"

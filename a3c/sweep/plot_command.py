@@ -189,8 +189,6 @@ def draw_game(
     is_skipped = options.x in ("steps", "frames") and len(skips) == 1 and skips != {1}
     for axes in (top, *panels):
         axes.set_xlabel(AXES[options.x] + (f" (1 step = {max(skips)} frames)" * is_skipped))
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
         if options.x != "hours":
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)

@@ -58,8 +58,9 @@ def _plan_of(options: argparse.Namespace, words: Sequence[str]) -> Plan:
     others = options.file or options.out or given.keys() - {"envs"}
     if not others:
         plan = folders.read_plan(options.resume)
-        known = {word for trial in plan.trials for word in plans.words_of(plan, trial)}
-        if known.issuperset(words):  # such as a wrapper, which has to be named again
+        has_envs = {trial.env_id for trial in plan.trials}.issuperset(options.envs or ())
+        # Such as a wrapper, which has to be named again.
+        if has_envs and (not words or plans.changes_nothing(plan, words)):
             return plan
     raise BadInput("--resume goes on with a sweep as it began, and takes no other settings")
 

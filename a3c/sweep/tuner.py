@@ -145,9 +145,11 @@ def _watcher(of: Mapping[str, Trial], board: Board, stop: StopFlag) -> Any:
 
         def on_trial_complete(self, trial: Any, **info: Any) -> None:
             one = of[trial.config["trial"]]
+            if was_early(trial):
+                return
             if trial.last_result.get("is_finished"):
                 board.set(one, FINISHED)
-            elif not was_early(trial):
+            else:
                 # A trial with --stop_after_hours may end by itself before it is finished.
                 is_stopped = stop.is_set() or trial.last_result.get("has_ended")
                 board.set(one, STOPPED if is_stopped else EARLY)

@@ -177,7 +177,9 @@ def test_a_trial_that_ends_after_its_hours_goes_on_later(tmp_path, sweep):
 
 
 def test_what_was_stopped_early_stays_so(tmp_path):
-    """Analytic: the resumed sweep is stopped while such a trial tells Ray its rows again."""
+    """Analytic: the resumed sweep is stopped while such a trial tells Ray its rows again; another trial had
+    all its steps, and was stopped while it evaluated.
+    """
     plan = plans.make({"envs": ["CartPole-v1"]}, ["--n_steps", "100"])
     (trial,) = plan.trials
     stop = StopFlag()
@@ -185,9 +187,10 @@ def test_what_was_stopped_early_stays_so(tmp_path):
     with contextlib.closing(folders.create(tmp_path / "x", plan, [])) as sweep:
         board = Board(sweep, {trial.name: folders.EARLY})
         watcher = tuner._watcher({"its plan": trial}, board, stop)
-        of_tune = types.SimpleNamespace(config={"trial": "its plan"}, last_result={})
-        watcher.on_trial_start(of_tune)
-        watcher.on_trial_complete(of_tune)
+        for result in ({}, {"is_finished": True}):
+            of_tune = types.SimpleNamespace(config={"trial": "its plan"}, last_result=result)
+            watcher.on_trial_start(of_tune)
+            watcher.on_trial_complete(of_tune)
     assert board.states == {trial.name: folders.EARLY}
 
 

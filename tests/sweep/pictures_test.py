@@ -118,6 +118,16 @@ def test_a_finished_trial_without_games_is_not_counted_among_those_drawn(tmp_pat
     assert "1 of 2 trials are not finished: drawn as far as they are" in notes
 
 
+def test_a_damaged_trial_is_told(tmp_path):
+    """Analytic: one line is no game; the others count."""
+    path = sweep_of(tmp_path / "x", lambda trial: 1.0, envs=["CartPole-v1"])
+    with (path / "CartPole-v1_s0/monitor.csv").open("a") as file:
+        file.write("garbage\n")
+    results, _, notes = read(path)
+    assert results[0].score == 1
+    assert any("left out lines that are no games: 1" in note for note in notes)
+
+
 def test_a_folder_without_games_or_without_a_sweep_is_refused(tmp_path):
     """Analytic: BadInput."""
     path = sweep_of(tmp_path / "x", lambda trial: None, envs=["CartPole-v1"])

@@ -94,12 +94,15 @@ def test_what_train_py_is_called_with():
 def test_a_plan_is_read_as_it_was_written():
     """Analytic: also in its types and in what train.py is called with."""
     search = {"hidden_units": [[8], [4, 4]], "initial_lr": {"loguniform": [1e-4, 1e-2]}}
+    search["env_kwargs"] = [[], ["sutton_barto_reward=true"]]
     asked = CARTPOLE | {"seeds": 2, "n_draws": 3, "search": search, "early_stopping": "asha"}
-    plan = plans.make(asked | {"settings": {"network": "none"}})
+    plan = plans.make(asked | {"settings": {"network": "none"}}, ["--env_kwargs", "none"])
     again = plans.from_json(plans.to_json(plan))
     assert plans.to_json(again) == plans.to_json(plan)
     for before, after in zip(plan.trials, again.trials, strict=True):
-        assert plans.words_of(again, after) == plans.words_of(plan, before)
+        words = plans.words_of(again, after)
+        assert words == plans.words_of(plan, before)
+        assert command_line.parse(words).params == plans.params_of(plan, before).params
 
 
 def test_names_are_folders_and_group_by_seed():
@@ -130,6 +133,9 @@ def test_names_are_folders_and_group_by_seed():
         ({"seeds": 0}, "seeds must be"),
         ({"seeds": [1, 1]}, "seeds must be"),
         ({"seeds": [-1]}, "a seed must be"),
+        ({"seeds": [[1]]}, "a seed must be"),
+        ({"seeds": 10**11}, "more than 10,000 trials"),
+        ({"search": {"discount": {"choice": [0.9, 0.99]}}, "n_draws": 10**11}, "more than 10,000"),
         ({"cores": 0}, "cores must be"),
         ({"cores": True}, "cores must be"),
         ({"max_failures": -1}, "max_failures must be"),
@@ -154,6 +160,8 @@ def test_names_are_folders_and_group_by_seed():
         ({"search": {"initial_lr": {"loguniform": [0, 1]}}, "n_draws": 1}, "must be a list"),
         ({"search": {"initial_lr": {"uniform": [2, 1]}}, "n_draws": 1}, "must be a list"),
         ({"search": {"initial_lr": {"uniform": [0, math.inf]}}, "n_draws": 1}, "must be a list"),
+        ({"search": {"initial_lr": {"uniform": [-math.inf, 1]}}, "n_draws": 1}, "must be a list"),
+        ({"search": {"initial_lr": {"uniform": [0, 10**400]}}, "n_draws": 1}, "must be a list"),
         ({"search": {"initial_lr": {"loguniform": [1e-4, 1e-2]}}}, "n_draws must say"),
         ({"search": {"initial_lr": [1e-4]}, "n_draws": 3}, "n_draws needs"),
         ({"seeds": 10_001}, "more than 10,000 trials"),
