@@ -16,6 +16,7 @@ does that; the list has the raw ones, too.
 import argparse
 import hashlib
 import itertools
+import math
 import os
 import pathlib
 import re
@@ -138,35 +139,42 @@ def _say(text: str) -> None:
 
 def _show(log: BinaryIO, wanted: Wanted, gallery: "Gallery") -> None:
     course: dict[int, dict[str, np.ndarray]] = {}
-    before: float = -1
-    for update, records in itertools.groupby(_listed(log, wanted), lambda record: record.update):
-        if update < before < float("inf"):
-            _say(f"update {update} comes again: only the first run in the log is drawn")
-            before = float("inf")
-        if update < before or not wanted.draws(update):
+    drawn = is_told = None
+    listed = itertools.groupby(_listed(log, wanted), lambda found: (found[0], found[1].update))
+    for (run, update), records in listed:
+        is_drawn = wanted.draws(update) and run == (drawn or run)
+        if wanted.draws(update) and not is_drawn and not is_told:
+            _say(f"another run begins, with update {update}: only the first one is drawn")
+            is_told = True
+        if not is_drawn:
             for _ in records:  # list them, but keep none
                 pass
             continue
-        before = update
-        kept = list(records)
+        drawn = run
+        kept = [record for _, record in records]
         _draw_update(update, kept, gallery)
         course[update] = _columns({r.name: _flat(r) for r in kept if r.purpose == "train"})
     _draw_course(course, gallery)
 
 
-def _listed(log: BinaryIO, wanted: Wanted) -> Iterator[Record]:
-    """Yield and print the dumps that are asked for; report damaged lines."""
+def _listed(log: BinaryIO, wanted: Wanted) -> Iterator[tuple[int, Record]]:
+    """Yield and print the dumps that are asked for, each with the number of its run in the log, from 1;
+    report damaged lines.
+    """
     updates: list[int] = []
-    n_listed = 0
+    n_listed = n_runs = 0
+    latest = math.inf
     for found in debug_dump.read(log):
         if isinstance(found, Damaged):
             _say(f"line {found.line} is damaged: {found.problem}")
             continue
         updates = [min([*updates, found.update]), max([*updates, found.update])]
+        n_runs += found.update < latest  # updates are counted from 0 at each start
+        latest = found.update
         if wanted.lists(found):
             n_listed += 1
             print(_entry(found))
-            yield found
+            yield n_runs, found
     if not updates:
         raise BadInput(f"{log.name} holds no dump: is it the stderr of train.py --debug?")
     if not n_listed:
@@ -185,7 +193,8 @@ def _entry(record: Record) -> str:
 
 def _flat(record: Record) -> np.ndarray:
     """(T, 1, ...) → (T, ...); --debug allows only one environment."""
-    return record.array.reshape(-1, *record.array.shape[2:])
+    shape = record.array.shape
+    return record.array.reshape(math.prod(shape[:2]), *shape[2:])
 
 
 def _columns(rollout: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

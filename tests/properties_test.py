@@ -312,9 +312,8 @@ def test_any_figures_are_read_back_from_progress_and_evaluations(
         for n, row in evaluations:
             log.evaluation(n, row)
         first, *rows = read_back(folder / "progress.csv")
-        path = folder / "evaluations.csv"
-        means = evaluator.read_evaluations(path)
-        evaluated = read_back(path) if evaluations else []
+        means = evaluator.read_evaluations(folder)
+        evaluated = read_back(folder / "evaluations.csv") if evaluations else []
     np.testing.assert_equal(first, dict.fromkeys(old, 7))
     known = [{name: row.get(name, math.nan) for name in old} for _, row in progress]
     np.testing.assert_equal(rows, known)

@@ -180,7 +180,7 @@ def test_an_mp4_holds_every_frame(made, tmp_path, capsys):
     path = tmp_path / "film.mp4"
     assert command.main([SHORT_PONG.env_id, str(made / "pong"), "--video", str(path)]) == 0
     out = capsys.readouterr().out
-    assert ", cut off by 108,000 frames\n" in out
+    assert ", ended by a time limit\n" in out
     assert out.endswith(f"filmed in {path}\n")
     ((_, frames),) = play_apart(made, "pong", 1)
     pictures = read_film(path)
@@ -219,7 +219,7 @@ def test_a_film_of_continuous_actions_shows_every_third_step(made, tmp_path, cap
     assert command.main([*arguments, "--eyes"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[1:3] == [
-        f"game   {n}: score {game.score:g}, 20 steps (its time limit)"
+        f"game   {n}: score {game.score:g}, 20 steps, ended by a time limit"
         for n, (game, _) in enumerate(play_apart(made, "painted", 2))
     ]
     pictures = read_film(path)
@@ -328,7 +328,10 @@ REFUSED = [
     (["run", "--eyes"], "--eyes needs a window, but there is no display"),
     (["run", "--speed", "2", "--no_render"], "--speed needs a window, but --no_render opens none"),
     (["run", "--speed", "2", "--video", "film.mp4"], "a film has"),
+    (["run", "--speed", "2", "--export", "agent"], "a film has"),
+    (["run", "--eyes", "--export", "agent", "--no_film"], "leave out --no_film"),
     (["run", "--speed", "nan"], "'nan' is no number"),
+    (["continuous"], "is for continuous actions, its environment is not"),
 ]
 
 
@@ -341,6 +344,7 @@ def test_bad_input_gets_one_line(made, tmp_path, monkeypatch, capsys, arguments,
     damaged = tmp_path / "damaged/checkpoints/ckpt-70.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     save(tmp_path / "other", CARTPOLE._replace(observation_shape=(5,)))
+    save(tmp_path / "continuous", CARTPOLE._replace(policy="per_state"))
     (tmp_path / "foreign.safetensors").write_text('{"weights": 1}')
     (tmp_path / "old").mkdir()
     (tmp_path / "old/ckpt-70.index").touch()
@@ -352,6 +356,9 @@ def test_bad_input_gets_one_line(made, tmp_path, monkeypatch, capsys, arguments,
     assert words in err
 
 
+JSON = r'b="this\u003aW"'
+
+
 def test_a_module_is_not_imported_because_a_checkpoint_says_so(tmp_path, capsys):
     """Analytic: a foreign checkpoint could name any module, so the user has to name it, too, or to do
     without it; the line says how.
@@ -360,6 +367,7 @@ def test_a_module_is_not_imported_because_a_checkpoint_says_so(tmp_path, capsys)
         ({"env_id": "this:X-v0"}, "this:X-v0", "this:X-v0 ", ""),
         ({"wrapper": "this:W"}, "--wrapper this:W", "", " --wrapper this:W"),
         ({"env_kwargs": ("b=this:W",)}, "--env_kwargs b=this:W", "", " --env_kwargs b=this:W"),
+        ({"env_kwargs": (JSON,)}, f"--env_kwargs '{JSON}'", "", f" --env_kwargs '{JSON}'"),
     ):
         save(tmp_path, CARTPOLE._replace(**changed))
         assert command.main([str(tmp_path)]) == 2
@@ -396,7 +404,7 @@ def test_an_agent_plays_in_the_environment_that_it_was_trained_in(tmp_path, caps
             twice = int(scored[1])
         elif not lengths[2:]:
             assert twice == 2 * int(scored[1]) > 0
-    assert lengths == [(7, " (its time limit)")] * 2 + [(3, "")]
+    assert lengths == [(7, ", ended by a time limit")] * 2 + [(3, "")]
 
 
 def test_an_environment_that_draws_nothing_cannot_be_filmed(tmp_path, capsys):

@@ -184,9 +184,26 @@ def test_a_second_run_in_the_log_is_listed_and_not_drawn(log, capsys, figures):
     log.write_text(log.read_text() + update_of(0, VECTORS) + update_of(1, VECTORS))
     assert show_debug_data.main([str(log)]) == 0
     out, err = capsys.readouterr()
-    assert re.fullmatch("update 0 comes again: .*\n", err)
+    assert re.fullmatch("another run begins, with update 0: .*\n", err)
     assert len(out.splitlines()) == 9 * 11 + 1
     assert figures["update-0000-act"].axes[0].images[0].get_array().shape == (36, 40, 3)
+
+
+def test_an_update_of_two_runs_is_drawn_of_the_first_alone(log, capsys, figures):
+    """Analytic: nothing between the two is asked for."""
+    log.write_text(log.read_text() + "".join(update_of(update, VECTORS) for update in range(4)))
+    assert show_debug_data.main([str(log), "--updates", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert re.fullmatch("another run begins, with update 3: .*\n", err)
+    assert len(out.splitlines()) == 2 * 11 + 1
+    assert figures["update-0003-act"].axes[0].images[0].get_array().shape == (36, 40, 3)
+
+
+def test_a_dump_without_numbers_is_no_error(log, capsys, figures):
+    """Analytic: of a rollout of 5 steps with no environment."""
+    empty = np.empty((5, 1, 0), np.float32)
+    log.write_text(log.read_text() + line(7, "train", "rewards", empty))
+    assert show_debug_data.main([str(log), "--updates", "7"]) == 0
 
 
 # The pictures

@@ -23,8 +23,8 @@ class NumberFrames(gymnasium.ObservationWrapper):
 class WatchFrames(gymnasium.ObservationWrapper):
     """Calls `see` with pictures of the frames, those of a random start included.
 
-    If it is to see only a fraction of them, the others are not even drawn, which may be slow.
-    Sprites flicker: some are drawn in every second frame only. So where there are sprites and frames
+    If it is to see only a fraction of them, the others are not even drawn, because drawing may be slow.
+    But sprites flicker: some are drawn in every second frame only. So where there are sprites and frames
     are left out, a picture has the brighter pixels of its frame and the one before it.
     """
 

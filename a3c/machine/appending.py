@@ -157,6 +157,7 @@ def write_atomically(path: pathlib.Path, data: str | bytes) -> None:
 def why_unwritable(path: pathlib.Path) -> str | None:
     """Why a file cannot be written; checked before an hour of work, and without changing it."""
     try:
+        path = path.resolve()  # a link to a new file stays
         is_new = not path.exists()
         path.open("ab").close()
         if is_new:

@@ -117,7 +117,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--no_film", action="store_true", help="with --export, leave out the film")
     add("--json", type=pathlib.Path, metavar="FILE", help="write scores and summary to this file")
     arguments = parser.parse_intermixed_args(argv)
-    if arguments.video is not None and arguments.speed is not None:
+    if (arguments.video or arguments.export) and arguments.speed is not None:
         raise BadInput("--speed is for the window; a film has the game's true speed")
     if arguments.export is not None and arguments.video is not None:
         raise BadInput("--export makes a film of its own; leave out --video")
@@ -125,6 +125,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         raise BadInput("--export tells the spread of scores, so it needs more than one game")
     if arguments.no_film and arguments.export is None:
         raise BadInput("--no_film is for --export, which would make one")
+    if arguments.no_film and arguments.eyes:
+        raise BadInput("--eyes is for a window or a film; leave out --no_film")
     has_film = arguments.video is not None or (arguments.export and not arguments.no_film)
     if not has_film and arguments.seconds is not None:
         raise BadInput("--seconds is the length of a film: it needs --video or --export")
@@ -183,15 +185,15 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
                 raise BadInput(f"--{name} needs a window, but {why}")
     if arguments.video is not None:
         screens.check_film(arguments.video)
-    if arguments.export is not None:
-        export.check_free(arguments.export)
-
     params = evaluation.params_of(found.subject, arguments.seed)
     description = describe_env(params)
     subject = found.subject._replace(
         observation_shape=description.observation_shape, n_actions=description.n_actions
     )
     found.check_fits(subject)
+    if description.is_continuous != (subject.policy != "categorical"):
+        kind = "discrete" if description.is_continuous else "continuous"
+        raise UnusableCheckpoint(f"{found.path} is for {kind} actions, its environment is not")
     is_shown = in_window or arguments.video is not None
     show = showing.show_of(params, description) if is_shown or is_filmed else None
     options = showing.Options(
@@ -201,6 +203,8 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
         arguments.eyes,
         arguments.greedy,
     )
+    if arguments.export is not None:
+        export.make_folder(arguments.export)
     with hushed():
         from a3c.play import agent
     with stopping.kept_from_new_threads():
@@ -218,7 +222,7 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
     else:
         n_at_once = min(arguments.n_envs or cores.n_usable(), n_games)
         playing = evaluation.play_many(player, params, n_games, n_at_once, arguments.greedy)
-    games, is_interrupted = _collected(playing, n_games, description.is_atari, in_window)
+    games, is_interrupted = _collected(playing, n_games, in_window)
     games.sort()
     summary = evaluation.summarise(subject.env_id, games)
     _say(_in_words(summary))
@@ -231,14 +235,14 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
     if arguments.export is not None:
         options = options._replace(film=arguments.export / export.FILM)
         filming = show and showing.play_on_screen(player, params, show, 1, options)
-        protocol = export.Protocol(arguments.seed, arguments.greedy)
+        protocol = export.Protocol(arguments.seed, arguments.greedy, description.is_atari)
         export.write(arguments.export, found, summary, protocol, filming or ())
         _say(f"exported to {arguments.export}")
     return 0
 
 
 def _collected(
-    playing: Generator[Played, None, None], n_games: int, is_atari: bool, in_window: bool
+    playing: Generator[Played, None, None], n_games: int, in_window: bool
 ) -> tuple[list[Played], bool]:
     """Say each game's score when it ends; returns the games, and whether Ctrl-C came before all."""
     games: list[Played] = []
@@ -247,7 +251,7 @@ def _collected(
         with contextlib.closing(playing):
             for game in playing:
                 games.append(game)
-                _say(_line(game, is_atari))
+                _say(_line(game))
     except screens.Closed:
         _say("the window was closed" if in_window else "the film has its full length")
     except KeyboardInterrupt:
@@ -256,10 +260,9 @@ def _collected(
     return games, is_interrupted
 
 
-def _line(game: Played, is_atari: bool) -> str:
-    # An environment's own limit belongs to its task: a perfect game of CartPole ends there.
-    limit = ", cut off by 108,000 frames" if is_atari else " (its time limit)"
-    ending = limit if game.cut_off else ""
+def _line(game: Played) -> str:
+    # No failure: a perfect game of CartPole ends so.
+    ending = ", ended by a time limit" if game.cut_off else ""
     return f"game {game.number:3}: score {game.score:g}, {game.length:,} steps{ending}"
 
 

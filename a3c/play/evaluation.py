@@ -118,9 +118,9 @@ def play_game(
         step = environment.step(decision.action[None], slot=0)
         score += float(step.rewards[0])
         if step.terminated[0] or step.truncated[0]:
-            # `Score` includes the rewards of the random start. A game that ended within its random
-            # start comes before this one in the list.
-            ended = step.games[-1]
+            # `Score` includes the rewards of the random start. Games that ended within their random
+            # starts, before or after this one, have no steps.
+            ended = next(game for game in step.games if game.length)
             return Played(number, ended.score, ended.length, bool(step.truncated[0]))
         if environment.n_frames >= max_frames:
             return Played(number, score, length, True)

@@ -9,8 +9,7 @@ scores differ, and `run_checkpoint.py` can repeat them. The best weights were ch
 expect a slightly lower score with another seed.
 """
 
-import contextlib
-import csv
+import math
 import pathlib
 import threading
 import time
@@ -23,8 +22,8 @@ from a3c.contract import Snapshot, Subject
 from a3c.machine.stopping import StopFlag, kept_from_new_threads
 from a3c.play import evaluation
 from a3c.play.agent import Agent
-from a3c.settings.params import Params, as_in_json
-from a3c.store import checkpoint
+from a3c.settings.params import BadInput, Params, as_in_json
+from a3c.store import checkpoint, reading
 from a3c.store.checkpoint import Checkpoint
 from a3c.store.run_folder import EVALUATIONS, RunFolder
 
@@ -67,7 +66,7 @@ class Evaluator:
         assert params.eval_interval_steps is not None
         self._params, self._interval = params, params.eval_interval_steps
         self._subject, self._shared, self._folder, self._report = subject, shared, folder, report
-        means = read_evaluations(folder.path / EVALUATIONS)
+        means = read_evaluations(folder.path)
         self._n_steps_at_last = max(means, default=first_step)
         # A score counts as the best only while its checkpoint is there.
         self._best_mean = means.get(max(checkpoint.numbered(folder.best), default=-1))
@@ -141,15 +140,11 @@ class Evaluator:
             self._report(EvaluationFailed(n_steps, traceback.format_exc()))
 
 
-def read_evaluations(path: pathlib.Path) -> dict[int, float]:
+def read_evaluations(folder: pathlib.Path) -> dict[int, float]:
     """Return the mean score of each row of evaluations.csv by its steps, without damaged rows."""
-    means: dict[int, float] = {}
-    with (
-        contextlib.suppress(FileNotFoundError, csv.Error),  # csv.Error: a damaged line is too long
-        path.open(newline="", encoding="utf-8", errors="replace") as file,
-    ):
-        # We write no quotes. A damaged byte that became one would swallow the rows after it.
-        for row in csv.DictReader(file, quoting=csv.QUOTE_NONE):
-            with contextlib.suppress(KeyError, TypeError, ValueError):
-                means[int(row["steps"])] = float(row["episode_reward_mean"])
-    return means
+    try:
+        columns = reading.read_progress(folder, EVALUATIONS).columns
+        rows = zip(columns["steps"], columns["episode_reward_mean"], strict=True)
+    except (BadInput, KeyError):  # there is no such file yet, or its head is damaged
+        return {}
+    return {int(steps): float(mean) for steps, mean in rows if math.isfinite(steps)}

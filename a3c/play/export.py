@@ -20,6 +20,7 @@ from a3c import __version__
 from a3c.play import evaluation, screens
 from a3c.play.evaluation import Summary
 from a3c.settings import config
+from a3c.settings.config import OF_CODE
 from a3c.settings.params import BadInput
 from a3c.store import checkpoint, reading
 from a3c.store.checkpoint import Checkpoint
@@ -34,12 +35,14 @@ class Protocol(NamedTuple):
 
     seed: int
     greedy: bool
+    is_atari: bool  # with random starts, and a limit of frames
 
 
-def check_free(folder: pathlib.Path) -> None:
-    """BadInput unless the folder is new or empty."""
+def make_folder(folder: pathlib.Path) -> None:
+    """Make the folder, before an hour of work; BadInput unless it is new or empty."""
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
             raise BadInput(f"--export {folder} must be a new or an empty folder")
     except OSError as error:
         raise BadInput(f"cannot write {folder}: {error.strerror}") from None
@@ -53,17 +56,16 @@ def write(
     filming: Iterable[object],
 ) -> None:
     """Write the folder, or nothing; going through `filming` makes the film, unless it is empty."""
-    # The checkpoint does not say what was asked for by name, so its network counts as that.
-    record = {"params": dict(found.params), "sources": {"network": "config"}}
-    asked = config.of_record(record) | {"env_id": found.subject.env_id}
+    asked = config.of_checkpoint(found.params) | {"env_id": found.subject.env_id}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(screens.Closed):  # the film has the length that was asked for
             collections.deque(filming, maxlen=0)
         checkpoint.write_agent(found, folder)
         (folder / CONFIG).write_text(config.as_toml(dict(sorted(asked.items()))), encoding="utf-8")
         has_film = (folder / FILM).exists()
-        (folder / CARD).write_text(card(found, summary, protocol, has_film), encoding="utf-8")
+        (folder / CARD).write_text(
+            card(found, asked, summary, protocol, has_film), encoding="utf-8"
+        )
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
@@ -71,8 +73,14 @@ def write(
         raise
 
 
-def card(found: Checkpoint, summary: Summary, protocol: Protocol, has_film: bool) -> str:
-    """The model card's text."""
+def card(
+    found: Checkpoint,
+    asked: Mapping[str, Any],
+    summary: Summary,
+    protocol: Protocol,
+    has_film: bool,
+) -> str:
+    """The model card's text; `asked` are the settings of the training."""
     subject = found.subject
     how = "the likeliest action" if protocol.greedy else "sampled actions"
     score = f"{summary.mean:.2f} +/- {summary.sd:.2f}"
@@ -80,16 +88,16 @@ def card(found: Checkpoint, summary: Summary, protocol: Protocol, has_film: bool
     if summary.human_normalised is not None:
         human = f" Human-normalised, the mean is {summary.human_normalised:.3f}."
     limit = evaluation.MAX_FRAMES
-    is_image = len(subject.observation_shape) == 3
     games = f"whole games with true rewards, {how}, seed {protocol.seed}"
-    if is_image:
+    if protocol.is_atari:
         games += f"; 0 to {evaluation.MAX_N_NOOPS} no-ops at the start, at most {limit:,} frames"
     # What may run code, which whoever uses the folder must name.
     code = config.code_in(subject._asdict(), ())
     first = [code.pop("env_id")] if "env_id" in code else []
     given = [*map(repr, first), *(f"{name}={getattr(subject, name)!r}" for name in code)]
     play = " ".join(["a3c-play", *first, ".", *code.values()])
-    train = " ".join(["a3c-train", "--config", CONFIG, subject.env_id, *code.values()])
+    of_training = config.code_in({name: asked.get(name) for name in OF_CODE}, ("env_id",)).values()
+    train = " ".join(["a3c-train", "--config", CONFIG, subject.env_id, *of_training])
     load = 'agent = a3c.load_agent("path/to/this/folder")'
     env = f"agent.make_env({', '.join(given)})"
     film = f"\nA film of one game: [{FILM}]({FILM}).\n" if has_film else ""

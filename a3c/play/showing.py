@@ -46,7 +46,7 @@ def show_of(params: Params, description: EnvDescription) -> Show:
         is_atari = description.is_atari
         fps = ATARI_FPS if is_atari else float(env.metadata.get("render_fps") or ATARI_FPS)
         space: Any = env.action_space
-        bounds = (space.low, space.high) if description.is_continuous else None
+        bounds = (space.low.ravel(), space.high.ravel()) if description.is_continuous else None
         return Show(fps, is_atari, description.action_meanings, bounds)
 
 

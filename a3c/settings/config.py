@@ -6,6 +6,7 @@ that run. Reading one runs no code. A file that cannot be used is a `BadInput`.
 
 import json
 import pathlib
+import re
 import shlex
 import tomllib
 from collections.abc import Callable, Container, Mapping
@@ -82,7 +83,7 @@ def code_in(values: Mapping[str, Any], named: Container[str]) -> dict[str, str]:
     for name in OF_CODE:
         value = values[name]
         texts = shlex.join(map(str, value if isinstance(value, list | tuple) else [value]))
-        if name not in named and ":" in texts:
+        if name not in named and re.search(r"[:\\]", texts):  # JSON may write : as \u003a
             words[name] = texts if name == "env_id" else f"{flag(name)} {texts}"
     return words
 
@@ -113,6 +114,15 @@ def of_record(record: dict[str, Any]) -> dict[str, Any]:
         if name in named or name not in follow
     }
     return {name: value for name, value in asked.items() if name in named or value != ours[name]}
+
+
+def of_checkpoint(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, of the settings in a checkpoint, which does not say what was asked for by name.
+
+    A network for images counts as that.
+    """
+    sources = {} if params.get("network") == "mlp" else {"network": "config"}
+    return of_record({"params": dict(params), "sources": sources})
 
 
 def _of_preset(path: pathlib.Path) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Params:
     stop_after_hours: float | None = _knob(
         RUN, None, "hours", OURS,
         "stop and save so many hours after this start, with exit status 0; for batch queues with a"
-        " limit of time; neither --resume nor --config takes it over", within=(0.001, 1e6), anew=True)
+        " limit of time; neither --resume nor --config with a run takes it over", within=(0.001, 1e6), anew=True)
     seed: int = _knob(
         RUN, 0, "", OCD, "seed of all random draws", within=(0, 2**32 - 1), changes_training=False)
     no_xla: bool = _knob(

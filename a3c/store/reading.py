@@ -75,7 +75,8 @@ def read_text(path: pathlib.Path) -> str:
 
 def run_folder(path: pathlib.Path) -> pathlib.Path | None:
     """The run folder that a path is, or lies in; None for files of others."""
-    return next((p for p in (path, *path.parents[:2]) if (p / ARGS).is_file()), None)
+    path = path.absolute()  # such as checkpoints/best/ckpt-70.safetensors
+    return next((p for p in (path, *path.parents[:3]) if (p / ARGS).is_file()), None)
 
 
 def read_record(folder: pathlib.Path) -> Record:

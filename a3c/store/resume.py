@@ -106,7 +106,7 @@ def settings_at(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
     if folder := reading.run_folder(pathlib.Path(path)):
         return config.read(str(folder), tell)
     found, _ = checkpoint.read_newest(pathlib.Path(path))
-    return config.of_record({"params": found.params})
+    return config.of_checkpoint(found.params)
 
 
 class AlreadyFinished(BadInput):

@@ -123,6 +123,9 @@ def test_what_can_be_written_is_left_as_it_is(tmp_path):
     (tmp_path / "there").write_text("old")
     assert why_unwritable(tmp_path / "there") is None
     assert why_unwritable(tmp_path / "new") is None
+    (tmp_path / "link").symlink_to("target")
+    assert why_unwritable(tmp_path / "link") is None
+    (tmp_path / "link").unlink()  # it was still there
     assert why_unwritable(tmp_path) == "Is a directory"
     assert why_unwritable(tmp_path / "no" / "file") == "No such file or directory"
     assert why_unwritable(tmp_path / "x\0") == "embedded null byte"

@@ -206,6 +206,16 @@ def test_a_game_cut_off_by_its_emulator_says_so():
     assert 20 <= game.length <= 150 / 4
 
 
+def test_a_score_is_not_that_of_a_next_game_which_ends_at_once():
+    """Analytic: a game of 100 frames, then, for nobody, games of 2 that end within their random starts."""
+    kwargs = ("game_lengths=[100, 2, 2, 2, 1000]",)
+    subject = Subject("tests.tools.toys:toys/Numbers-v0", "generic", "small", (84, 84, 4), 4)
+    for seed in range(3):
+        (game,) = play_all(subject._replace(env_kwargs=kwargs), seed, n_games=1, n_at_once=1)
+        assert (game.score, game.cut_off) == (100 * 101 / 2, False)
+        assert 100 - 30 <= 4 * game.length <= 100
+
+
 def test_the_same_seed_gives_the_same_games_however_they_are_played():
     """Golden: one at once, three at once, in this process; another seed gives others."""
     alone = play_all(CARTPOLE, seed=7, n_games=5, n_at_once=1)

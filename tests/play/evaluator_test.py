@@ -90,7 +90,7 @@ def pretend(monkeypatch):
     def pretend(score_of: Callable[[Agent, StopFlag], float | None]) -> None:
         def play(agent, params, number, stop, timeout_seconds):
             score = score_of(agent, stop)
-            return None if score is None else Played(number, score, 10, False)
+            return None if score is None else Played(number, score, 10 + 20 * number, number == 1)
 
         monkeypatch.setattr(evaluation, "play", play)
 
@@ -142,7 +142,7 @@ def test_games_are_played_where_no_signal_comes(folder, pretend):
 
 
 def test_figures_by_hand(folder, scores):
-    """Analytic: scores 1 and 4; sd of the sample √4.5."""
+    """Analytic: scores 1 and 4, lengths 10 and 30, the second cut off; sd of the sample √4.5."""
     training = Training(folder)
     training.move_on(100)
     scores[:] = [1.0, 4.0]
@@ -156,8 +156,8 @@ def test_figures_by_hand(folder, scores):
             "episode_reward_median": 2.5,
             "episode_reward_min": 1.0,
             "episode_reward_max": 4.0,
-            "episode_length_mean": 10.0,
-            "n_cut_off": 0,
+            "episode_length_mean": 20.0,
+            "n_cut_off": 1,
         },
         checkpoint.path_of(folder.best, 100),
     )
@@ -247,8 +247,8 @@ def test_a_resumed_run_has_a_best_to_beat(folder, scores):
     table.write_text(
         "steps,episode_reward_mean,seconds\n100,3.5,1\n200,nan,1\n300,7.25,2\n400,5,2\n500\n600,x"
     )
-    assert list(evaluator.read_evaluations(table)) == [100, 200, 300, 400]
-    assert evaluator.read_evaluations(folder.path / "nothing.csv") == {}
+    assert list(evaluator.read_evaluations(folder.path)) == [100, 200, 300, 400]
+    assert evaluator.read_evaluations(folder.best) == {}
     folder.best.mkdir()
     checkpoint.path_of(folder.best, 300).touch()
     training = Training(folder, n_steps=650)
@@ -259,15 +259,15 @@ def test_a_resumed_run_has_a_best_to_beat(folder, scores):
 
 
 @pytest.mark.parametrize(
-    ("damage", "found"),
-    [('"00', {100: 3.5, 300: 4.5, 400: 5.0}), ("2" * 200_000, {100: 3.5})],
-    ids=["quote", "endless"],
+    "damage",
+    ['"00', "2" * 200_000, "200,9"],
+    ids=["quote", "endless", "too many cells"],
 )
-def test_a_damaged_evaluation_takes_no_other_with_it(tmp_path, damage, found):
-    """Golden: a byte that became a quote; and a line too long for the reader, which stops there."""
+def test_a_damaged_evaluation_takes_no_other_with_it(tmp_path, damage):
+    """Golden: a byte that became a quote, a line that goes on and on, and one with a cell too many."""
     table = tmp_path / "evaluations.csv"
     table.write_text(f"steps,episode_reward_mean\n100,3.5\n{damage},7.5\n300,4.5\n400,5.0\n")
-    assert evaluator.read_evaluations(table) == found
+    assert evaluator.read_evaluations(tmp_path) == {100: 3.5, 300: 4.5, 400: 5.0}
 
 
 def test_an_evaluation_that_was_abandoned_is_made_up_for(folder, scores):

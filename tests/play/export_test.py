@@ -63,19 +63,35 @@ def test_the_card_of_a_module_names_the_module(tmp_path):
     text = (folder / "README.md").read_text()
     assert f"agent.make_env('{PAINTED.env_id}')" in text
     assert "film" not in text
+    assert "no-ops" not in text
     assert not (folder / export.FILM).exists()
 
 
 def test_the_card_names_a_wrapper_as_well(tmp_path):
     """Analytic: in both commands and in Python, since its module runs only if it is named."""
     folder, wrapper = tmp_path / "agent", "tests.tools.toys:Twice"
-    save(tmp_path / "run", PAINTED._replace(wrapper=wrapper))
+    saved = save(tmp_path / "run", PAINTED._replace(wrapper=wrapper))
+    checkpoint.write(saved._replace(params={"env_id": PAINTED.env_id, "wrapper": wrapper}))
     words = ["--export", str(folder), "--episodes", "2", "--no_film", "--wrapper", wrapper]
     assert command.main([PAINTED.env_id, str(tmp_path / "run"), *words]) == 0
     text = (folder / "README.md").read_text()
     assert f"agent.make_env('{PAINTED.env_id}', wrapper='{wrapper}')" in text
     assert f"a3c-play {PAINTED.env_id} . --wrapper {wrapper}`" in text
     assert f"config.toml {PAINTED.env_id} --wrapper {wrapper}`" in text
+
+
+def test_the_training_is_told_as_it_was_though_the_agent_plays_elsewhere(tmp_path):
+    """Analytic: trained with a wrapper, exported without; and the limits of Atari are told of Atari alone."""
+    wrapper = "tests.tools.toys:Twice"
+    found = save(tmp_path, PAINTED)._replace(params={"wrapper": wrapper, "env_id": PAINTED.env_id})
+    asked = config.of_checkpoint(found.params)
+    summary = evaluation.summarise(PAINTED.env_id, [evaluation.Played(0, 1.0, 9, False)] * 2)
+    for is_atari in (False, True):
+        protocol = export.Protocol(0, greedy=False, is_atari=is_atari)
+        text = export.card(found, asked, summary, protocol, has_film=False)
+        assert f"config.toml {PAINTED.env_id} --wrapper {wrapper}`" in text
+        assert f"a3c-play {PAINTED.env_id} .`" in text
+        assert ("0 to 30 no-ops at the start, at most 108,000 frames" in text) is is_atari
 
 
 def test_a_setting_that_was_chosen_for_images_is_kept():
@@ -88,6 +104,7 @@ def test_a_setting_that_was_chosen_for_images_is_kept():
     ("words", "why"),
     [
         (["--export", "full"], "must be a new or an empty folder"),
+        (["--export", "full/mine/agent"], "cannot write full/mine/agent"),
         (["--export", "agent", "--episodes", "1"], "more than one game"),
         (["--export", "agent", "--video", "x.mp4"], "leave out --video"),
         (["--export", "agent", "--no_film", "--seconds", "3"], "it needs --video or --export"),
@@ -118,6 +135,8 @@ def test_a_film_that_fails_leaves_nothing(tmp_path, monkeypatch):
         yield None
         raise OSError(28, "No space left on device")
 
+    protocol = export.Protocol(0, greedy=False, is_atari=False)
+    export.make_folder(tmp_path / "agent")
     with pytest.raises(command_line.BadInput, match="No space left"):
-        export.write(tmp_path / "agent", found, summary, export.Protocol(0, False), filming())
+        export.write(tmp_path / "agent", found, summary, protocol, filming())
     assert not (tmp_path / "agent").exists()

@@ -329,7 +329,18 @@ def test_the_settings_of_a_checkpoint_are_its_runs(work):
     newest = run / "checkpoints/ckpt-80.safetensors"
     for path in (run, run / "checkpoints", newest):
         assert resume.settings_at(str(path), lambda note: None) == asked | {"no_xla": True}
+    (run / "checkpoints/best").mkdir()
+    best = shutil.copy(newest, run / "checkpoints/best")
+    assert resume.settings_at(str(best), lambda note: None) == asked | {"no_xla": True}
     assert resume.settings_at(str(shutil.copy(newest, work)), lambda note: None) == asked
+    found = checkpoint.read(newest)
+    of_images = found._replace(
+        path=work / "x" / newest.name, params={"env_id": "P", "network": "small"}
+    )
+    of_images.path.parent.mkdir()
+    checkpoint.write(of_images)
+    settings = resume.settings_at(str(of_images.path), lambda note: None)
+    assert settings == {"env_id": "P", "network": "small"}
     with pytest.raises(UnusableCheckpoint, match="nowhere"):
         resume.settings_at("nowhere", lambda note: None)
 
