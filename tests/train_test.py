@@ -399,6 +399,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "unknown environment": (["PongNoFrameskip-v5"], ["PongNoFrameskip-v5", "v4"]),
     "no steps to go": (["--load_ckpt", "{plain}", "--n_steps", "600", CARTPOLE], ["600"]),
     "vectors for Pong's features": (["--preprocessing", "pong", CARTPOLE], ["pong", CARTPOLE]),
+    "a network that no checkpoint holds": (
+        ["--hidden_units", "10000", "10000", CARTPOLE],
+        ["200,150,003 weights", "at most 100,000,000"],
+    ),
     "a finished run": (["--resume", "{plain}"], ["{plain}", "already finished"]),
     "folder taken": (["--log_dir", "{plain}", CARTPOLE], ["{plain}", "another run"]),
     "damaged checkpoint": (["--load_ckpt", "damaged", CARTPOLE], ["damaged", "ckpt-7"]),

@@ -18,7 +18,7 @@ from a3c.contract import Subject
 if TYPE_CHECKING:
     import tensorflow as tf
 
-LIMIT_OF_LOG_SD = 20.0  # a policy whose sd is beyond e^±20 keeps finite losses and gradients
+LIMIT_OF_LOG_SD = 20.0  # within e^±20, losses and gradients stay finite
 
 
 class Categorical:

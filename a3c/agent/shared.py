@@ -54,10 +54,10 @@ class Gate:
 
     @contextlib.contextmanager
     def shut(self) -> Iterator[None]:
-        with self._changed:
-            self._is_shut = True
-            self._changed.wait_for(lambda: self._n_inside == 0)
         try:
+            with self._changed:
+                self._is_shut = True
+                self._changed.wait_for(lambda: self._n_inside == 0)
             yield
         finally:
             with self._changed:

@@ -24,6 +24,8 @@ from a3c.machine.appending import one_line
 from a3c.settings.params import Params
 
 ATARI = "ale_py.env:AtariEnv"
+# What --env_kwargs cannot set, because flags or films do, or gymnasium.make would take it for itself.
+OURS = {"render_mode", "max_episode_steps", "disable_env_checker"}
 
 
 class UnsupportedEnv(Exception):
@@ -50,14 +52,14 @@ def make_base(params: Params, **ours: Any) -> gymnasium.Env:
     elif params.max_episode_steps is not None:
         spec.max_episode_steps = params.max_episode_steps
     theirs = kwargs_of(params.env_kwargs)
-    if taken := theirs.keys() & (ours.keys() | {"render_mode"}):
+    if taken := theirs.keys() & (ours.keys() | OURS):
         raise UnsupportedEnv(f"--env_kwargs cannot set {min(taken)} of {env_id}: we do that")
     try:
         if "mujoco" in str(spec.entry_point):
             _take_mujocos_warnings()
         env = gymnasium.make(spec, **theirs, **ours)
     except Exception as error:
-        raise UnsupportedEnv(f"{env_id} cannot be made: {_told(error)}") from error
+        raise UnsupportedEnv(f"{env_id} cannot be made: {told(error)}") from error
     for name in params.wrapper.split(",") if params.wrapper else ():
         env = _wrapped(env, name)
     return env
@@ -78,7 +80,7 @@ def spec_of(env_id: str) -> EnvSpec:
     except gymnasium.error.Error as error:
         raise UnsupportedEnv(f"unknown environment {env_id}{_hint(module, name)}") from error
     except Exception as error:
-        raise UnsupportedEnv(f"unknown environment {env_id}: {_told(error)}") from error
+        raise UnsupportedEnv(f"unknown environment {env_id}: {told(error)}") from error
     if why := _why_not(spec):
         raise UnsupportedEnv(f"{env_id} {why}{_hint(module, name)}")
     return spec
@@ -113,11 +115,11 @@ def _wrapped(env: gymnasium.Env, name: str) -> gymnasium.Env:
         if not isinstance(wrapped, gymnasium.Env):
             raise TypeError(f"it returned {unwrapped(wrapped, 100)}, which is no gymnasium.Env")
     except Exception as error:
-        raise UnsupportedEnv(f"--wrapper {name} cannot be used: {_told(error)}") from error
+        raise UnsupportedEnv(f"--wrapper {name} cannot be used: {told(error)}") from error
     return wrapped
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     """An error in words, with the line of the user's code that raised it."""
     if isinstance(error, ImportError | gymnasium.error.Error):
         return str(error)

@@ -25,7 +25,7 @@ from gymnasium.wrappers import (
 
 from a3c.contract import EnvDescription
 from a3c.envs import debug_wrappers, screen, spaces, wrappers
-from a3c.envs.base import ATARI, UnsupportedEnv, make_base, spec_of
+from a3c.envs.base import ATARI, UnsupportedEnv, make_base, spec_of, told
 from a3c.envs.score import Score
 from a3c.machine import seeding
 from a3c.settings.params import Params
@@ -33,6 +33,15 @@ from a3c.settings.params import Params
 
 def describe_env(params: Params) -> EnvDescription:
     """Make an environment only to describe it; UnsupportedEnv if it cannot be trained on."""
+    try:
+        return _described(params)
+    except UnsupportedEnv:
+        raise
+    except Exception as error:  # such as of an environment that lacks a space
+        raise UnsupportedEnv(f"{params.env_id} cannot be used: {told(error)}") from error
+
+
+def _described(params: Params) -> EnvDescription:
     env: Any = make_env(params)
     with contextlib.closing(env):
         emulator, shape = env.unwrapped, env.observation_space.shape

@@ -227,7 +227,13 @@ class _Server:
 
     def _reset(self, slot: int, envs: list[_Env]) -> None:
         for row, env, _ in envs:
-            self._rows.observations[slot, row], _ = env.reset()
+            seen, _ = env.reset()
+            if np.shape(seen) != (shape := self._rows.observations.shape[2:]):
+                # NumPy would repeat a single number.
+                raise ValueError(
+                    f"an observation has the shape {np.shape(seen)}, its space {shape}"
+                )
+            self._rows.observations[slot, row] = seen
         if envs:
             self._check("observation", self._rows.observations[slot])
 

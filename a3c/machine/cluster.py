@@ -83,7 +83,7 @@ def connected(address: str | None = None, ships_code: bool = False) -> Iterator[
         except (ConnectionError, RuntimeError, ValueError) as error:
             is_barred = "InvalidAuthToken" in f"{error}{error.__cause__}"
             why = NEEDS_TOKEN if is_barred else error
-            raise BadInput(f"cannot connect to Ray at {address}: {why}") from None
+            raise BadInput(f"cannot connect to Ray at {address or 'local'}: {why}") from None
         finally:
             # Ray sets its own handler of SIGTERM, which ends the program at once.
             for number, handler in handlers.items():

@@ -28,7 +28,7 @@ import numpy as np
 
 from a3c.contract import Moments
 from a3c.machine import cluster
-from a3c.machine.appending import BadInput, ends_of, one_line
+from a3c.machine.appending import BadInput, counted, ends_of, one_line
 from a3c.machine.stopping import SIGNALS
 from a3c.run.actor import CORES, Actor, Answer, Setup
 
@@ -105,8 +105,11 @@ class RayProcess:
 
         BadInput says why it cannot be connected.
         """
-        ours, theirs = zip(*(Pipe() for _ in range(n_workers + 1)), strict=True)
-        memories = [os.memfd_create("blocks") for _ in range(n_workers)]
+        try:
+            ours, theirs = zip(*(Pipe() for _ in range(n_workers + 1)), strict=True)
+            memories = [os.memfd_create("blocks") for _ in range(n_workers)]
+        except OSError as error:
+            raise BadInput(f"{counted(n_workers, 'remote worker')}: {error.strerror}") from None
         self._control, *connections = ours
         self.channels = [Channel(*ends) for ends in zip(connections, memories, strict=True)]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
@@ -173,7 +176,9 @@ def main() -> None:
     at = None if address == "local" else address
     told = Connection(control)
     try:
-        with cluster.connected(at, ships_code=at is not None) as ray:
+        # An installed package is on all machines.
+        ships_code = at is not None and (cluster.CODE / "train.py").is_file()
+        with cluster.connected(at, ships_code) as ray:
             for channel in channels:
                 serve = _Server(ray, channel, patience_seconds).serve
                 threading.Thread(target=serve, daemon=True).start()

@@ -1,12 +1,13 @@
 """From train.py's arguments to training. Wrong arguments are refused before any slow work."""
 
 import contextlib
+import math
 import pathlib
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from a3c.agent import process_collector
+from a3c.agent import network, process_collector
 from a3c.contract import EnvDescription, Subject
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import UnsupportedEnv, describe_env
@@ -60,7 +61,7 @@ def subject_of(params: Params, description: EnvDescription) -> Subject:
     """What the network of a run is made for; `params` are resolved."""
     subject = Subject(
         params.env_id,
-        params.preprocessing,
+        params.preprocessing if description.is_atari else "generic",
         str(params.network),
         description.observation_shape,
         description.n_actions,
@@ -73,6 +74,14 @@ def subject_of(params: Params, description: EnvDescription) -> Subject:
     if subject.network != "mlp":
         return subject
     return subject._replace(hidden_units=params.hidden_units, activation=params.activation)
+
+
+def _check_size(subject: Subject) -> None:
+    """BadInput for a network whose checkpoints nobody could read."""
+    n_weights = sum(map(math.prod, network.weight_shapes(subject).values()))
+    if n_weights > checkpoint.MAX_WEIGHTS:
+        most = f"a checkpoint holds at most {checkpoint.MAX_WEIGHTS:,}"
+        raise BadInput(f"the network would have {n_weights:,} weights, and {most}")
 
 
 def say_how_to_go_on(folder: RunFolder, params: Params) -> None:
@@ -136,6 +145,7 @@ def _run(
     parsed = resolve(asked, description.kind, description.is_continuous, description.is_atari)
     params, n_envs = parsed.params, parsed.params.envs_per_worker
     subject = subject_of(params, description)
+    _check_size(subject)
     timeout, is_stopped = params.env_timeout_seconds, signals.stop.is_set
     n_remote = n_remote_workers(params)
     n_local = params.n_workers - n_remote

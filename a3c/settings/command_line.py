@@ -154,7 +154,9 @@ def together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
     if found.lr_schedule == "linear" and found.lr_decay_to_zero_by_n_steps is None:
         derived[LR_END] = found.n_steps
     if found.debug and not found.no_xla:
-        # XLA cannot compile tf.print, and the run's record should say what ran.
+        if sources["no_xla"] in params.ASKED:
+            raise BadInput("--debug needs --no_xla, because XLA cannot compile tf.print")
+        # The run's record should say what ran.
         derived["no_xla"] = True
     found = dataclasses.replace(found, **derived)
     params.check(found)

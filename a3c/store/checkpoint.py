@@ -47,6 +47,7 @@ OLD_FORM_IS_READ_BY = "243b5dc"  # the last revision whose checkpoints were Tens
 # Our headers have a few thousand bytes, our files up to 14 MB. The limits protect the memory.
 MAX_HEADER_BYTES = 2**24
 MAX_FILE_BYTES = 2**30
+MAX_WEIGHTS = 10**8  # with their statistics, they fit into such a file
 
 
 class UnusableCheckpoint(Exception):

@@ -86,23 +86,31 @@ def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
     assert events == ["left", "shut", "late"]
 
 
-def test_an_error_inside_the_gate_leaves_it_usable() -> None:
-    """Analytic: after an error inside, and one while it is shut, it can be shut and passed again."""
+def test_an_error_inside_the_gate_leaves_it_usable(monkeypatch) -> None:
+    """Analytic: after an error inside, one while it is shut and one while it waits for that, it can be shut and
+    passed again.
+    """
     gate = Gate()
     with pytest.raises(ZeroDivisionError), gate:
         raise ZeroDivisionError
     with pytest.raises(ZeroDivisionError), gate.shut():
         raise ZeroDivisionError
+    with monkeypatch.context() as patch:  # such as Ctrl-C
+        patch.setattr(gate._changed, "wait_for", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError), gate.shut():
+            pass
     passed = []
 
-    def shut_then_pass() -> None:  # in a thread, so that a gate left shut fails instead of hanging
+    def use() -> None:  # in a thread, so that a gate left shut fails instead of hanging
+        with gate:
+            passed.append("inside")
         with gate.shut():
             passed.append("shut")
         with gate:
-            passed.append("inside")
+            passed.append("inside again")
 
-    run_threads([shut_then_pass])
-    assert passed == ["shut", "inside"]
+    run_threads([use])
+    assert passed == ["inside", "shut", "inside again"]
 
 
 class SlowInt(int):

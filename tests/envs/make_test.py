@@ -202,6 +202,8 @@ def test_an_environment_is_made_with_its_arguments():
     assert described.max_episode_steps == 7
     for name, text in (
         ("CartPole-v1", "render_mode=human"),
+        ("CartPole-v1", "max_episode_steps=3"),
+        ("PongNoFrameskip-v4", "disable_env_checker=false"),
         ("PongNoFrameskip-v4", "frameskip=2"),
         ("PongNoFrameskip-v4", "obs_type=ram"),
     ):
@@ -458,6 +460,19 @@ def test_what_is_not_supported_is_said_in_one_line(name, reason):
     assert str(error.value).isprintable()
     assert "\\" not in str(error.value)  # of a line break
     assert len(str(error.value)) < 600
+
+
+class Spaceless(gymnasium.Env):
+    """Nobody has said what its observations are."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+def test_an_environment_that_is_not_complete_is_refused_in_a_line():
+    """Analytic: the line has its name and the error."""
+    gymnasium.register("toys/Spaceless-v0", f"{__name__}:Spaceless")
+    with pytest.raises(UnsupportedEnv, match=r"^toys/Spaceless-v0 cannot be used: \w+Error: "):
+        describe_env(Params("toys/Spaceless-v0"))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from PIL import Image
 
 from a3c.agent.network import state_size
 from a3c.contract import Subject
-from a3c.play import views
+from a3c.envs import make
+from a3c.play import showing, views
 from a3c.play.agent import Decision
 from a3c.play.eyes import Eyes
+from a3c.settings.params import Params
 from tests.tools.agents import CARTPOLE
 
 # Made by `.venv/bin/python -c "from tests.play.eyes_test import *; example().save(EXAMPLE)"`, and looked at.
@@ -130,6 +132,15 @@ def columns(panel: np.ndarray, colour: tuple[int, int, int], y: int) -> tuple[in
     """The first and the last column where a row has this colour."""
     (found,) = np.nonzero((panel[y] == colour).all(axis=-1))
     return int(found[0]), int(found[-1])
+
+
+def test_actions_of_any_shape_are_drawn_one_below_the_other(monkeypatch):
+    """Analytic: a square of them."""
+    params = Params("tests.tools.toys:toys/Square-v0")
+    monkeypatch.setattr(showing, "make_env", lambda params, see: make.make_env(params))
+    show = showing.show_of(params, make.describe_env(params))
+    assert show.bounds is not None
+    assert [ends.shape for ends in show.bounds] == [(900,)] * 2
 
 
 def test_a_continuous_action_stands_between_its_bounds():

@@ -1,8 +1,10 @@
 """Remote workers, with actors in this process: the same bits, exact counts, and faults."""
 
 import contextlib
+import json
 import os
 import re
+import sys
 import threading
 import types
 from multiprocessing.connection import Pipe
@@ -13,12 +15,14 @@ import pytest
 from a3c.agent.collector import EnvRestart
 from a3c.agent.worker import Failure, RemoteRestart
 from a3c.contract import Game, Moments, WorkerPosition
-from a3c.machine import cores, tensorflow_process
+from a3c.machine import cluster, cores, tensorflow_process
 from a3c.machine.stopping import Stopped
+from a3c.run import ray_process
 from a3c.run.actor import Setup
-from a3c.run.ray_process import Begin, Channel, Lost, _Server
+from a3c.run.ray_process import Begin, Channel, Lost, RayProcess, _Server
 from a3c.run.remote import RemoteCollector, RemoteError
-from a3c.settings.params import Params
+from a3c.settings.params import BadInput, Params
+from tests.tools import processes
 from tests.tools.remotes import NUMBER, Actors, Canned, learned
 
 TOYS = "tests.tools.toys:toys/"
@@ -218,6 +222,40 @@ def test_an_error_in_an_actor_is_a_workers_failure():
     """Analytic: its environment breaks at every third step, more than ten times in a minute."""
     _, error = failure_of(None, f"--n_steps 1000 --steps_per_update 5 {TOYS}RaisesInStep-v0")
     assert "the joystick broke" in error
+
+
+@pytest.mark.parametrize("is_clone", [True, False])
+def test_a_clone_is_sent_and_an_installed_package_is_not(monkeypatch, tmp_path, is_clone):
+    """Analytic: what the process beside the run asks of Ray; a refusal ends it."""
+    asked = []
+
+    def connected(address: str | None, ships_code: bool) -> None:
+        asked.append((address, ships_code))
+        raise BadInput("no room")
+
+    monkeypatch.setattr(cluster, "connected", connected)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    (tmp_path / "train.py").touch() if is_clone else None
+    monkeypatch.setattr(cluster, "CODE", tmp_path)
+    ours, theirs = Pipe()
+    task = json.dumps(["host:1", 1.0, [os.dup(theirs.fileno())]])
+    monkeypatch.setattr(sys, "argv", ["-c", task])
+    with ours, theirs, processes.handlers_kept():
+        with pytest.raises(SystemExit):
+            ray_process.main()
+        assert ours.recv() == "no room"
+    assert asked == [("host:1", is_clone)]
+
+
+def test_too_few_open_files_are_told(monkeypatch):
+    """Analytic: before a process is started."""
+
+    def refuse(name: str) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with pytest.raises(BadInput, match="^3 remote workers: Too many open files$"):
+        RayProcess("local", 3, 1.0)
 
 
 def test_an_error_beside_ray_is_answered():

@@ -298,7 +298,11 @@ def test_a_restored_run_goes_on(tmp_path, signals):
         # 20 more steps from the first one of a game: 6 games end, and 5 updates are made.
         assert after[:3] == (before.steps + 20, before.updates + 5, before.games + 6)
         assert after.frames > before.frames
-        restored = run.saved(40).snapshot
+        # The first run's draws do not come again.
+        generator = seeding.generator(5, seeding.Purpose.ACTIONS, 0, game=before.updates)
+        beginning = run.saved(40)
+        assert beginning.position.workers[0].generator == generator.bit_generator.state
+        restored = beginning.snapshot
         assert_same(restored.weights, wanted.weights)
         assert_same(restored.mean_squares, mean_squares or fresh)
 

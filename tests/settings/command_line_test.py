@@ -33,6 +33,11 @@ def test_the_command_line_wins_over_the_preset_in_any_order():
         assert sources == expected | dict.fromkeys(given, "command line")
 
 
+def test_debug_and_xla_exclude_each_other():
+    """Analytic: XLA is switched off, unless somebody asks for it."""
+    assert "--debug needs --no_xla" in refusal("--debug", "--no_xla=none", PONG)
+
+
 def test_a_linear_schedule_ends_with_the_run_unless_told_otherwise():
     """Analytic: its end follows --n_steps, then the flag, then falls away; `none` unsets it."""
 

@@ -8,6 +8,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from a3c.envs.make import describe_env
+from a3c.run.start import subject_of
 from a3c.settings import command_line, params
 from a3c.settings.params import BadInput
 
@@ -234,6 +236,17 @@ def test_what_does_not_fit_the_environment_is_refused(flag, value, kind, words, 
         params.resolve(parsed, kind)
     if flag != "--network":
         params.resolve(parsed._replace(sources=parsed.sources | {flag[2:]: "preset"}), kind)
+
+
+def test_a_presets_preprocessing_is_no_part_of_an_agent_for_vectors():
+    """Analytic: another preset's run may start from its checkpoint."""
+    parsed = command_line.parse(["--preset", "pong", "CartPole-v1"])
+    description = describe_env(parsed.params)
+    found = params.resolve(parsed, description.kind).params
+    assert (found.preprocessing, subject_of(found, description).preprocessing) == (
+        "black",
+        "generic",
+    )
 
 
 def test_a_time_limit_in_steps_is_not_for_atari():

@@ -284,6 +284,14 @@ class Brittle(Drawn):
         return super().step(action)
 
 
+class OneForAll(Drawn):
+    """Its first observation is one number, and its space has two."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+
 class Painted(Drawn):
     """Pays the sum of two continuous actions, and draws, with NumPy alone, a square as bright as its step.
 
@@ -503,7 +511,19 @@ OBSERVATIONS: dict[str, gymnasium.Space] = {
     "Many": gymnasium.spaces.Discrete(10**9),
     "None": gymnasium.spaces.Box(0, 1, (0,), np.float32),
 }
-VECTORS = (Vector, Drawn, Pushes, Multiplies, Brittle, Painted, Deaf, Search, Spoils, Naps)
+VECTORS = (
+    Vector,
+    Drawn,
+    Pushes,
+    Multiplies,
+    Brittle,
+    Painted,
+    Deaf,
+    Search,
+    Spoils,
+    Naps,
+    OneForAll,
+)
 FAULTY = (RaisesInInit, LosesConnection, RaisesInReset)
 THIRD_STEPS = (RaisesInStep, HangsInStep, HangsHoldingTheLock)
 
