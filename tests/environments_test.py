@@ -12,7 +12,7 @@ import pytest
 
 from a3c.play import command
 from tests.tools import processes
-from tests.tools.agents import RunFiles
+from tests.tools.run_files import RunFiles
 
 TRAIN = processes.ROOT / "train.py"
 PLAY = processes.ROOT / "run_checkpoint.py"

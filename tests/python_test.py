@@ -220,7 +220,9 @@ def test_another_network_learns(tmp_path):
 @pytest.mark.weekly
 def test_the_notebook_trains_draws_and_films(tmp_path, monkeypatch):
     """Golden: every cell runs, and shows a curve and a film; Jupyter's kernel is Python's."""
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    import nbclient
+    import nbformat
+
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(EXAMPLES / "cartpole.ipynb", as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
@@ -257,16 +259,20 @@ def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
     )
     assert set(entries) == {*command_line.SCRIPTS.values()}
     environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+
+    def run(code: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
     for name, module in entries.items():
         code = (
             f"import sys; from {module} import main; sys.exit(main(['--unknown', 'CartPole-v1']))"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        done = run(code)
         assert (done.returncode, done.stdout) == (2, "")
         assert re.match(f"{name}: error: ", done.stderr)
+    starts = "subprocess.call([sys.executable, *trial.TRAIN, '--version'])"
+    done = run(f"import subprocess, sys; from a3c.sweep import trial; sys.exit({starts})")
+    assert re.fullmatch(r"a3c-train [\d.]+\n", done.stdout), done.stderr

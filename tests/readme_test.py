@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from a3c.settings import command_line, params
+from tests.tools.flags_page import flags_in
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Not the change log, which also names what is gone.
@@ -91,14 +92,6 @@ def wrong_train_arguments(arguments: list[str]) -> Iterator[str]:
             command_line.parse(arguments, settings_at=lambda path: {"env_id": "X-v0"})
         except params.BadInput as error:
             yield f"{error}: train.py {shlex.join(arguments)}"
-
-
-def flags_in(script: pathlib.Path) -> set[str]:
-    """The flags that the source of a script, or of the module that it runs, has as literals."""
-    source = script.read_text(encoding="utf-8")
-    if runs := re.search(r"^from (a3c[\w.]+) import main$", source, re.MULTILINE):
-        source = (ROOT / f"{runs[1].replace('.', '/')}.py").read_text(encoding="utf-8")
-    return set(re.findall(r"""["'](--[a-z][\w-]*)["']""", source)) | {"--help"}
 
 
 def flags_of(words: list[str]) -> set[str]:

@@ -206,9 +206,6 @@ def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name
     assert run_folder.read_args(folder).params == parsed.params
 
 
-# Packages
-
-
 # Ports
 
 

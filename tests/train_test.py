@@ -26,7 +26,7 @@ from a3c.contract import Counts
 from a3c.machine.stopping import SIGNALS
 from a3c.store import logs
 from tests.tools import processes
-from tests.tools.agents import RunFiles
+from tests.tools.run_files import RunFiles
 
 TRAIN = processes.ROOT / "train.py"
 TINY = ["--no_xla", "--n_steps", "600"]

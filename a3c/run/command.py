@@ -1,4 +1,4 @@
-"""The program train.py, or a3c-train where the package is installed."""
+"""The program train.py, or a3c-train where the package is installed; there, a sweep starts this module."""
 
 import os
 import sys
@@ -19,3 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from a3c.run.start import start
 
     return start(sys.argv[1:] if argv is None else argv, signals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,11 +31,10 @@ from a3c.sweep import plan as plans
 from a3c.sweep.folder import is_finished
 from a3c.sweep.plan import Plan, Trial
 
-# Where the package is installed without a clone, its command stands beside this Python.
 TRAIN = (
-    pathlib.Path(__file__).resolve().parents[2] / "train.py"
+    [str(pathlib.Path(__file__).resolve().parents[2] / "train.py")]
     if command_line.IS_CLONE
-    else pathlib.Path(sys.executable).with_name("a3c-train")
+    else ["-m", "a3c.run.command"]
 )
 POLL_SECONDS = 1.0
 
@@ -104,7 +103,7 @@ def start(
     """Start train.py with these arguments; it stops when the pipe at its stdin ends."""
     # Ray sets it to the number of CPUs of a worker; train.py shall count its own cores.
     environment = {name: text for name, text in os.environ.items() if name != "OMP_NUM_THREADS"}
-    words = [sys.executable, str(TRAIN), *arguments]
+    words = [sys.executable, *TRAIN, *arguments]
     # Errors of the last try alone, so that the last line says why it failed.
     with output_of(folder).open("ab") as output, errors_of(folder).open("wb") as errors:
         process = subprocess.Popen(

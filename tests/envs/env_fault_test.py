@@ -16,7 +16,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from a3c.envs.fleet import Fleet
 from benchmarks import machine
 from tests.tools import processes
-from tests.tools.agents import RunFiles
+from tests.tools.run_files import RunFiles
 
 TRAIN = processes.ROOT / "train.py"
 N_ENVS = 4

@@ -26,9 +26,10 @@ from a3c.settings import command_line
 from a3c.settings.params import Params
 from a3c.store import checkpoint, resume, run_folder
 from a3c.store.resume import Start
-from tests.tools.agents import RunFiles, make_folder
+from tests.tools.agents import make_folder
 from tests.tools.fakes import NumberedEnvs
 from tests.tools.processes import wait_until
+from tests.tools.run_files import RunFiles
 
 SUBJECT = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
 PARAMS = Params(SUBJECT.env_id, network="mlp", no_xla=True, steps_per_update=4, n_steps=40)

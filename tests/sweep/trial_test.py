@@ -55,7 +55,7 @@ raise SystemExit(status)
 STARTER = """
 import pathlib, sys
 from a3c.sweep import plan as plans, trial as trials
-trials.TRAIN, folder = map(pathlib.Path, sys.argv[1:])
+trials.TRAIN, folder = sys.argv[1:2], pathlib.Path(sys.argv[2])
 trials.POLL_SECONDS = 0.01
 plan = plans.make({"envs": ["CartPole-v1"]}, ["--n_steps", "140"])
 for _ in trials.run(plan, plan.trials[0], folder):
@@ -68,7 +68,7 @@ def place(tmp_path, monkeypatch):
     """Trials of the stand-in, with cores' locks of their own; what is left at the end is killed."""
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(trials, "TRAIN", tmp_path / "stand_in.py")
+    monkeypatch.setattr(trials, "TRAIN", [str(tmp_path / "stand_in.py")])
     monkeypatch.setattr(trials, "POLL_SECONDS", 0.01)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))

@@ -1,6 +1,5 @@
 """Untrained agents, their checkpoints and run folders, for tests of what plays and saves them."""
 
-import csv
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -88,34 +87,3 @@ def make_folder(path: pathlib.Path) -> RunFolder:
     for name in (run_folder.ARGS, run_folder.LOCK):
         (path / name).touch()
     return run_folder.open_existing(path)
-
-
-class RunFiles:
-    """What a run's folder holds, read anew with each call."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self.path = path
-
-    def rows(self, name: str = "progress.csv") -> list[dict[str, float]]:
-        """The whole rows of a table; the last line may be just being written."""
-        path = self.path / name
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        whole = [line for line in lines if line.endswith("\n")]
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(whole)]
-
-    def games(self) -> list[dict[str, float]]:
-        """Every game, without its time."""
-        with (self.path / "monitor.csv").open(newline="") as file:
-            next(file)
-            games = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
-        assert all(list(game) == ["r", "l", "t", "step", "worker", "env"] for game in games)
-        return [game | {"t": 0.0} for game in games]
-
-    def log(self) -> str:
-        return (self.path / "log.txt").read_text()
-
-    def saved(self, n_steps: int | None = None) -> Checkpoint:
-        """The newest checkpoint, or the one of so many steps."""
-        folder = self.path / "checkpoints"
-        newest = max(checkpoint.numbered(folder))
-        return checkpoint.read(checkpoint.path_of(folder, newest if n_steps is None else n_steps))

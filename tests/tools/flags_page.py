@@ -2,12 +2,14 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Iterator
 
 from a3c.settings.command_line import COMMANDS, differing
 from a3c.settings.params import KNOBS, flag, shown
 
-PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "flags.md"
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PAGE = ROOT / "docs" / "flags.md"
 HEAD = """# Flags of train.py
 
 This page is generated from `a3c/settings/params.py` and `a3c/settings/presets/`; `make tables` writes it.
@@ -25,6 +27,14 @@ as `--seed`, are compared as seeds of one setting.
 |---|---|
 """
 COLUMNS = "Flag | Default | Presets | Values | Unit | Meaning | Source | Resume | Training"
+
+
+def flags_in(script: pathlib.Path) -> set[str]:
+    """The flags that the source of a script, or of the module that it runs, has as literals."""
+    source = script.read_text(encoding="utf-8")
+    if runs := re.search(r"^from (a3c[\w.]+) import main$", source, re.MULTILINE):
+        source = (ROOT / f"{runs[1].replace('.', '/')}.py").read_text(encoding="utf-8")
+    return set(re.findall(r"""["'](--[a-z][\w-]*)["']""", source)) | {"--help"}
 
 
 def page() -> str:

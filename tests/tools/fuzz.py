@@ -25,7 +25,7 @@ from a3c.play import command
 from a3c.settings import command_line, config, params
 from a3c.store import checkpoint, games, provenance, reading, resume, run_folder
 from a3c.sweep import plot_command as plot_runs
-from tests.tools import checkpoint_files
+from tests.tools import checkpoint_files, flags_page
 
 Attempt = Callable[[random.Random, pathlib.Path], bool]
 
@@ -136,30 +136,23 @@ def mutate_json(rng: random.Random, value: Any) -> Any:
 
 FLAGS = [*(f"--{name}" for name in params.KNOBS if name != "env_id"), "--help", "--", "-x", "--no"]
 FLAGS += ["--resume", "--n_steps", "--config", "--print_config"] * 3
+PLOT_FLAGS, DEBUG_FLAGS, CHECKPOINT_FLAGS, PLAY_FLAGS = (
+    sorted(flags_page.flags_in(pathlib.Path(module.__file__)))
+    for module in (plot_runs, show_debug_data, command, preprocessing_play)
+)
 
 
 def try_command(rng: random.Random, folder: pathlib.Path) -> bool:
     """Give one of the programs a command line; nothing is trained or played."""
     program = rng.randrange(25)
     if program == 0:
-        return _try_main(plot_runs.main, _words(rng, ["--out", "--group", "--smooth", "--axis"]))
+        return _try_main(plot_runs.main, _words(rng, PLOT_FLAGS))
     if program == 1:
-        return _try_main(show_debug_data.main, _words(rng, ["--out", "--updates", "--purpose"]))
+        return _try_main(show_debug_data.main, _words(rng, DEBUG_FLAGS))
     if program == 2:
-        flags = [
-            "--episodes",
-            "--seed",
-            "--json",
-            "--video",
-            "--speed",
-            "--n_envs",
-            "--eyes",
-            "--help",
-        ]
-        return _parse(command._parse, _words(rng, flags)) is not HELPED
+        return _parse(command._parse, _words(rng, CHECKPOINT_FLAGS)) is not HELPED
     if program == 3:
-        flags = ["--preprocessing", "--seed", "--policy", "--steps", "--record", "--help"]
-        return _parse(preprocessing_play._parse, _words(rng, flags)) is not HELPED
+        return _parse(preprocessing_play._parse, _words(rng, PLAY_FLAGS)) is not HELPED
     parsed = _parse(command_line.parse, _words(rng, FLAGS))
     if parsed is HELPED:
         return True
@@ -475,7 +468,7 @@ def try_csv(rng: random.Random, folder: pathlib.Path) -> bool:
         _check_games([game[:2] for game in resume._last_games(folder / "monitor.csv")])
         if rng.randrange(500) == 0:
             _try_main(
-                plot_runs.main, [str(folder), "--out", str(folder / "x.png"), "--smooth", "1"]
+                plot_runs.main, [str(folder), "--out", str(folder / "x.png"), "--curves", "1"]
             )
     return not read.words and set(names) <= table_read.columns.keys()
 

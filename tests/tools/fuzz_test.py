@@ -1,12 +1,14 @@
 """Thousands of inputs that make no sense: each is accepted, or refused in one clear line (see fuzz.py)."""
 
+import itertools
 import re
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from a3c.settings import params
+from a3c.settings import command_line, params
 from a3c.store import checkpoint, games, run_folder
 from tests.tools import fuzz, soak_fuzz
 
@@ -26,6 +28,18 @@ def test_thousands_of_inputs_end_in_success_or_one_line():
     for n, n_taken, n_refused in counts:
         assert n_taken + n_refused == n
         assert min(n_taken, n_refused) > n / 50
+
+
+def test_a_hang_is_no_refusal(tmp_path, monkeypatch):
+    """Analytic: negative control: a reader that never ends."""
+    monkeypatch.setattr(checkpoint, "_checked", lambda *_: [None for _ in itertools.count()])
+    monkeypatch.setattr(soak_fuzz, "HANG_SECONDS", 0.1)
+    monkeypatch.setattr(command_line, "_parser", command_line._parser)
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGPROF)
+    findings = soak_fuzz.run_chunk("checkpoint bytes", 0, 10, 0)["findings"]
+    signal.signal(signal.SIGPROF, before)
+    assert any("no end after 0.1 s" in what for _, what in findings)
 
 
 def traceback_instead_of_a_line(*_: object) -> None:

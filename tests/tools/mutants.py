@@ -12,8 +12,9 @@ mutant, which takes five seconds to load TensorFlow.
 
 This tool forks, for each mutant, a process that has loaded TensorFlow but not used it, and so has a
 single thread. The tests run in a copy of the tree that holds the mutant, so environment processes and
-programs that tests start load it as well. Only those tests of the module run that entered the mutant's
-function in a run of the right source. A mutant is noticed if one of them fails or hangs.
+programs that tests start load it as well. First those tests of the module run that entered the mutant's
+function in a run of the right source; if they notice nothing, others follow, up to a limit of time. A
+mutant is noticed if a test fails or hangs.
 
 The list has one line for each function (or statement outside of functions): a key, the seconds that
 its mutants took, a letter for each mutant in the source's order, and the name. The key is a hash of
@@ -155,7 +156,8 @@ MORE_TESTS = {
     "eyes": ("run_checkpoint",),
     "opengl": ("run_checkpoint",),
     "views": ("eyes", "preprocessing_play", "run_checkpoint"),
-    "start": ("train", "training"),
+    "run/start": ("train", "training"),
+    "sweep/start": ("board", "sweep"),
     "folder": ("trial", "board"),
     "tuner": ("trial",),
     "training": ("resume", "train"),
@@ -355,12 +357,11 @@ def to_run_again(
 
 def files_of_tests(path: str) -> list[str]:
     """Return the test files of a module, its own first."""
-    module = pathlib.Path(path).stem
-    return [
-        str(file.relative_to(ROOT))
-        for name in (module, *MORE_TESTS.get(module, ()))
-        for file in sorted(ROOT.glob(f"tests/**/{name}_test.py"))
-    ]
+    module = pathlib.PurePath(path).relative_to("a3c").with_suffix("")
+    own = ROOT / f"tests/{module}_test.py"
+    names = MORE_TESTS.get(str(module), MORE_TESTS.get(module.name, ()))
+    files = [file for name in names for file in sorted(ROOT.glob(f"tests/**/{name}_test.py"))]
+    return [str(file.relative_to(ROOT)) for file in (own, *files) if file.exists()]
 
 
 # Running
@@ -715,7 +716,7 @@ def main(arguments: list[str]) -> int:
         ]
         jobs = [subprocess.Popen(command) for command in commands]
         try:
-            status = max(job.wait() for job in jobs)
+            status = max(abs(job.wait()) for job in jobs)  # negative: killed
         finally:
             for job in jobs:
                 job.terminate()

@@ -234,13 +234,16 @@ def test_what_an_end_says_of_a_mutant() -> None:
 
 def test_every_module_has_tests() -> None:
     """Analytic: the names of modules and of test files in the tool's tables exist."""
-    modules = {path.stem for path in mutants.ROOT.glob("a3c/**/*.py")}
+    paths = [path.relative_to(mutants.ROOT / "a3c") for path in mutants.ROOT.glob("a3c/**/*.py")]
+    modules = {name for path in paths for name in (path.stem, str(path.with_suffix("")))}
     assert modules >= {*mutants.IN_FULL, *mutants.MORE_TESTS}
     test_files = {path.stem for path in mutants.ROOT.glob("tests/**/*_test.py")}
     for names in mutants.MORE_TESTS.values():
         assert test_files >= {f"{name}_test" for name in names}
     for path, _ in mutants.parts_of_today().values():
         assert mutants.files_of_tests(path), path
+    assert mutants.files_of_tests("a3c/machine/cluster.py") == ["tests/machine/cluster_test.py"]
+    assert "tests/sweep/board_test.py" in mutants.files_of_tests("a3c/sweep/start.py")
 
 
 def test_a_reason_stands_below_its_mutant() -> None:

@@ -1,5 +1,6 @@
 """Run folders and monitor files with known games, for tests of what reads them."""
 
+import csv
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -7,6 +8,8 @@ from typing import Any
 
 from a3c.settings import command_line, params
 from a3c.settings.params import ParsedParams
+from a3c.store import checkpoint
+from a3c.store.checkpoint import Checkpoint
 
 PONG = "PongNoFrameskip-v4"
 BREAKOUT = "BreakoutNoFrameskip-v4"
@@ -70,3 +73,34 @@ def write_run(
         rows = [(*game, step) for game, step in zip(games, steps, strict=True)]
         (folder / "monitor.csv").write_text(games_text(rows, env_id))
     return folder
+
+
+class RunFiles:
+    """What a run's folder holds, read anew with each call."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    def rows(self, name: str = "progress.csv") -> list[dict[str, float]]:
+        """The whole rows of a table; the last line may be just being written."""
+        path = self.path / name
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(whole)]
+
+    def games(self) -> list[dict[str, float]]:
+        """Every game, without its time."""
+        with (self.path / "monitor.csv").open(newline="") as file:
+            next(file)
+            games = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        assert all(list(game) == ["r", "l", "t", "step", "worker", "env"] for game in games)
+        return [game | {"t": 0.0} for game in games]
+
+    def log(self) -> str:
+        return (self.path / "log.txt").read_text()
+
+    def saved(self, n_steps: int | None = None) -> Checkpoint:
+        """The newest checkpoint, or the one of so many steps."""
+        folder = self.path / "checkpoints"
+        newest = max(checkpoint.numbered(folder))
+        return checkpoint.read(checkpoint.path_of(folder, newest if n_steps is None else n_steps))

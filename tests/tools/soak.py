@@ -22,6 +22,7 @@ from unittest import mock
 
 from tests import kill_test
 from tests.tools import processes, soak_fuzz, soak_load
+from tests.tools.run_files import RunFiles
 
 RESULTS = processes.ROOT / "runs/soak.jsonl"
 
@@ -123,7 +124,7 @@ def stop(number: int, outside: pathlib.Path) -> dict[str, Any]:
                 case "saving":
                     return kill_test.is_saving(outside)
             # An evaluation runs from the 50th step on.
-            return any(row["misc/steps"] > 50 for row in soak_load.read_rows(outside / "run"))
+            return any(row["misc/steps"] > 50 for row in RunFiles(outside / "run").rows())
 
         processes.wait_until(has_come, phase)
         # Short phases get their signal at once.

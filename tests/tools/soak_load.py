@@ -5,7 +5,6 @@ files are judged. At each look, a loop steps a bare emulator for a moment. It me
 the machine, by which we divide steps/s before we compare them.
 """
 
-import csv
 import json
 import math
 import os
@@ -20,6 +19,7 @@ from a3c.store import checkpoint
 from a3c.store.logs import GAME_COLUMNS
 from benchmarks import machine
 from tests.tools import processes
+from tests.tools.run_files import RunFiles
 
 ENV_ID = "PongNoFrameskip-v4"
 STEPS_PER_UPDATE = 5
@@ -115,7 +115,7 @@ def speeds(looks: Sequence[Look]) -> tuple[float, float]:
 def check_left(folder: pathlib.Path, part: Part) -> list[str]:
     """Return the problems of a stopped run's files, such as lost steps or games."""
     problems = []
-    rows = read_rows(folder)
+    rows = RunFiles(folder).rows()
     per_update = STEPS_PER_UPDATE * part.n_envs
     if any(row["misc/steps"] != per_update * row["misc/updates"] for row in rows):
         problems.append("steps and updates do not agree")
@@ -133,16 +133,6 @@ def check_left(folder: pathlib.Path, part: Part) -> list[str]:
     if sum(game["l"] for game in games) > last["misc/steps"] + STEPS_PER_UPDATE * n_envs:
         problems.append("more steps in monitor.csv than there were")
     return problems
-
-
-def read_rows(folder: pathlib.Path) -> list[dict[str, float]]:
-    """Return the complete rows of progress.csv."""
-    path = folder / "progress.csv"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [
-        {name: float(value) for name, value in row.items()}
-        for row in csv.DictReader(line for line in lines if line.endswith("\n"))
-    ]
 
 
 def read_games(path: pathlib.Path, problems: list[str]) -> list[dict[str, float]]:
@@ -189,7 +179,7 @@ def run(part: Part, seconds: float, folder: pathlib.Path) -> tuple[str, list[str
 
 
 def n_steps_of(folder: pathlib.Path) -> int:
-    rows = read_rows(folder / "run")
+    rows = RunFiles(folder / "run").rows()
     return int(rows[-1]["misc/steps"]) if rows else 0
 
 
