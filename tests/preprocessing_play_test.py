@@ -100,7 +100,8 @@ def test_a_pressed_key_becomes_the_right_action(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_is_shown_is_the_game_and_what_trains(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("preprocessing", ["generic", "pong"])
+def test_what_is_shown_is_the_game_and_what_trains(monkeypatch, tmp_path, preprocessing):
     """Golden: frames with their numbers on the left; on the right the stack, to the pixel."""
     shown, seen = [], []
 
@@ -123,8 +124,9 @@ def test_what_is_shown_is_the_game_and_what_trains(monkeypatch, tmp_path, capsys
     monkeypatch.setattr(screens, "Film", lambda path, fps: Film())
     monkeypatch.setattr(preprocessing_play, "draw_panel", spy)
     arguments = [NUMBERS, "--record", str(tmp_path / "x.mp4"), "--steps", "10", "--seed", "3"]
+    arguments += ["--preprocessing", preprocessing]
     assert preprocessing_play.main(arguments) == 0
-    game = make_env(Params(NUMBERS, seed=3))
+    game = make_env(Params(NUMBERS, seed=3, preprocessing=preprocessing))
     observation, _ = game.reset()
     n_before = game.unwrapped.number
     assert len(shown) == n_before + 1 + 10 * 4

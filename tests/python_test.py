@@ -1,5 +1,6 @@
 """The package as programs use it: docs/python.md, the examples, training, and what a wheel holds."""
 
+import contextlib
 import importlib
 import os
 import pathlib
@@ -18,7 +19,7 @@ import a3c
 from a3c import api
 from a3c.settings import command_line
 from a3c.store import provenance
-from tests.tools import agents, processes
+from tests.tools import agents, processes, run_files
 
 ROOT = processes.ROOT
 EXAMPLES = ROOT / "examples"
@@ -89,6 +90,52 @@ def test_a_signal_saves_and_then_is_the_callers(tmp_path):
     assert said[at + 1] == "folder run"
     assert said[-2:] == ["mine 2", "interrupted True"]
     assert said[-4].startswith("stopped at ")
+
+
+def test_a_training_that_fails_is_an_exception(tmp_path):
+    """Analytic: its message says where to look."""
+    code = """
+import a3c
+try:
+    a3c.train("tests.tools.toys:toys/RaisesInStep-v0", log_dir="run", n_workers=1, no_xla=True)
+except RuntimeError as error:
+    print("told:", error)
+"""
+    assert re.search("^told: training failed", run(tmp_path, "-c", code), re.MULTILINE)
+
+
+def test_evaluations_are_read_with_a_run(tmp_path):
+    """Analytic: a column of each figure."""
+    run_files.write_run(tmp_path / "run", run_files.steady(5))
+    assert a3c.read_run(tmp_path / "run").evaluations == {}
+    (tmp_path / "run/evaluations.csv").write_text("steps,episode_reward_mean\n100,3.5\n200,4\n")
+    columns = a3c.read_run(tmp_path / "run").evaluations
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        "steps": [100, 200],
+        "episode_reward_mean": [3.5, 4],
+    }
+
+
+def test_an_agent_draws_with_its_seed(tmp_path):
+    """Analytic: the same actions for a seed, others for another."""
+    agents.save(tmp_path)
+    code = """
+import a3c, numpy
+for seed in (1, 1, 2):
+    agent = a3c.load_agent(".", seed=seed)
+    print([int(agent.act(numpy.zeros(4, "float32")).action) for _ in range(50)])
+"""
+    first, again, other = run(tmp_path, "-c", code).splitlines()
+    assert first == again != other
+
+
+def test_an_environment_shows_its_frames():
+    """Analytic: a picture of each."""
+    frames: list[np.ndarray] = []
+    with contextlib.closing(a3c.make_env("CartPole-v1", see=frames.append)) as env:
+        env.reset()
+        env.step(0)
+    assert [frame.shape for frame in frames] == [(400, 600, 3)] * 2
 
 
 def test_training_is_for_the_main_thread():

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import cv2
 import numpy as np
@@ -251,6 +252,30 @@ def test_a_film_is_as_long_as_was_asked_for(made, tmp_path, capsys, name, episod
         n_pictures = sum(game.length + 1 for game, _ in play_apart(made, name, episodes))
     assert len(read_film(path)) == n_pictures
     assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == fps
+
+
+def test_the_likeliest_actions_are_played_where_they_are_asked_for(made, tmp_path, monkeypatch):
+    """Analytic: with a film and without."""
+    asked, play_game = [], evaluation.play_game
+
+    def spy(*arguments: Any, greedy: bool, **more: Any) -> Played | None:
+        asked.append(greedy)
+        return play_game(*arguments, greedy=greedy, **more)
+
+    monkeypatch.setattr(evaluation, "play_game", spy)
+    for film in ([], ["--video", str(tmp_path / "film.mp4"), "--seconds", "0.1"]):
+        for greedy in ([], ["--greedy"]):
+            arguments = ["--episodes", "1", *film, *greedy]
+            assert command.main([str(made / "cartpole"), *arguments]) == 0
+    assert asked == [False, True] * 2
+
+
+def test_no_window_opens_where_none_is_wanted(made, monkeypatch, capsys):
+    """Analytic: there is a display; the usual number of games is that of the protocol."""
+    monkeypatch.setattr(screens, "has_display", lambda: True)
+    monkeypatch.setattr(screens, "Window", lambda *_: pytest.fail("a window opened"))
+    assert command.main([str(made / "cartpole"), "--no_render"]) == 0
+    assert "; 30 games, sampled actions, seed 0\n" in capsys.readouterr().out
 
 
 def test_a_window_shows_the_game_until_it_is_closed(made, monkeypatch, capsys):

@@ -8,6 +8,7 @@ import pytest
 
 import sweep
 from a3c.machine import cluster, cores
+from a3c.sweep import command, start
 from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans
 from tests.tools import processes
@@ -76,6 +77,16 @@ def test_a_bad_file_is_one_line(refused, tmp_path):
     }.items():
         (tmp_path / "bad.toml").write_text(text)
         assert message in refused("bad.toml")
+
+
+def test_flags_override_the_file(tmp_path):
+    """Analytic: seeds, cores and a setting."""
+    text = 'envs = ["CartPole-v1"]\nseeds = 3\ncores = 2\n[settings]\nn_steps = 70\n'
+    (tmp_path / "x.toml").write_text(text)
+    words = [str(tmp_path / "x.toml"), "--seeds", "2", "--cores", "1", "--", "--n_steps", "50"]
+    plan = start._plan_of(*command.parse(words))
+    assert [trial.seed for trial in plan.trials] == [0, 1]
+    assert (plan.cores, plan.settings) == (1, {"n_steps": 50})
 
 
 def test_a_folder_in_use_is_one_line(refused, tmp_path):

@@ -12,6 +12,8 @@ import resource
 import shlex
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -376,6 +378,39 @@ def test_a_second_ctrl_c_stops_at_once(ended):
     assert re.fullmatch(r"run folder: run\nstarting TensorFlow [^\n]*\n", run.out())
     assert run.err() == ""
     assert run.log() == run.out()
+
+
+def test_a_signal_ends_the_wait_for_an_environment_that_hangs(start):
+    """Analytic: long before it would be given up."""
+    more = ["--n_workers", "1", "--env_timeout_seconds", "100"]
+    run = start(*ENDLESS, *more, "tests.tools.toys:toys/HangsInStep-v0")
+    processes.wait_for_line(
+        run.outside / "stdout", "checkpoint before the first update", run.process
+    )
+    time.sleep(1)  # until it hangs
+    before = time.monotonic()
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert time.monotonic() - before < 50
+
+
+def test_a_run_needs_no_console(tmp_path):
+    """Analytic: with standard output and standard error closed, it trains and logs to its end."""
+    closed = [
+        "/bin/sh",
+        "-c",
+        'exec "$@" >&- 2>&-',
+        "sh",
+        sys.executable,
+        TRAIN,
+        "--log_dir",
+        "run",
+    ]
+    command = [*closed, "--no_xla", "--n_steps", "20", "CartPole-v1"]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+    run = RunFiles(tmp_path / "run")
+    assert "finished at 20 steps" in run.log()
+    assert run.rows()[-1]["misc/steps"] == 20
 
 
 def test_no_process_is_left_behind(ended):

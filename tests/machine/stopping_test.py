@@ -53,6 +53,23 @@ def finish(folder: pathlib.Path, process: subprocess.Popen) -> int:
     return process.wait(processes.DEADLINE_SECONDS)
 
 
+def test_a_second_ctrl_c_is_an_exception_in_a_program_that_goes_on(tmp_path):
+    """Analytic: a notebook's kernel must not end."""
+    code = """
+import signal
+from a3c.machine.stopping import StopSignals
+signals = StopSignals(may_exit=False)
+signal.raise_signal(signal.SIGTERM)
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("goes on")
+"""
+    process = processes.start(["-c", code], tmp_path)
+    assert process.wait(processes.DEADLINE_SECONDS) == 0
+    assert (tmp_path / "stdout").read_text() == "goes on\n"
+
+
 STATUSES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 

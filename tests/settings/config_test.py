@@ -292,12 +292,16 @@ def test_a_list_that_nobody_asked_for_is_none_of_the_new_run(tmp_path):
 
 
 def test_what_belongs_to_one_run_is_no_setting_of_another(tmp_path):
-    """Analytic: its folder, what it went on from, the cores of its machine, its time; its seed is one."""
+    """Analytic: its folder, what it went on from, its machines and their cores, its time; its seed is one."""
     flags = ["--log_dir", "x", "--load_ckpt", "y", "--cores", "1", "--seed", "5"]
     folder = record(tmp_path, command_line.parse([*flags, "--stop_after_hours", "3", PONG]))
     again = command_line.parse(["--config", folder]).params
     assert (again.log_dir, again.load_ckpt, again.cores, again.seed) == (None, None, None, 5)
     assert again.stop_after_hours is None
+    remote = ["--n_workers", "2", "--ray", "10.0.0.1:6379", "--remote_workers", "1"]
+    folder = record(tmp_path, command_line.parse([*remote, PONG]))
+    again = command_line.parse(["--config", folder]).params
+    assert (again.n_workers, again.ray, again.remote_workers) == (2, None, None)
     folder = record(tmp_path, command_line.parse(["--run_name", "x", PONG]))
     assert command_line.parse(["--config", folder]).params.run_name is None
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 import types
 
 import numpy as np
@@ -318,6 +319,29 @@ def test_a_run_is_resumed_or_started(written, capsys):
         start._open(command_line.parse(["--resume_or_start", *FLAGS, "--seed", "1", DRAWN]))
     written.rename("elsewhere")
     assert start._open(finished) == finished.otherwise
+
+
+def test_what_a_finished_run_is_good_for(capsys):
+    """Analytic: to be left alone by a queue's next job, with status 0, and to give its settings, as a file and to a
+    run that begins with its weights; the file is all that is printed.
+    """
+    flags = ["--log_dir", "run", "--n_steps", "20", "--discount", "0.9", "CartPole-v1"]
+    assert run(*flags) == 0
+    capsys.readouterr()
+    assert train.main(["--no_xla", "--resume_or_start", *flags]) == 0
+    assert capsys.readouterr().out.startswith("run is already finished: it has 20 steps")
+    for flag in ("--config", "--load_ckpt"):
+        assert train.main([flag, "run", "--print_config"]) == 0
+        settings = tomllib.loads(capsys.readouterr().out)
+        assert (settings["env_id"], settings["discount"]) == ("CartPole-v1", 0.9)
+
+
+def test_a_run_uses_the_cores_that_it_was_given(monkeypatch):
+    """Analytic: before anything is made that counts them."""
+    used: list[str | None] = []
+    monkeypatch.setattr(cores, "use", used.append)
+    assert run("--log_dir", "run", "--n_steps", "20", "--cores", "1", DRAWN) == 0
+    assert used == ["1"]
 
 
 def test_the_settings_of_a_checkpoint_are_its_runs(work):
