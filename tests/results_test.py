@@ -36,6 +36,7 @@ WITHOUT_WEIGHTS = {
     "pong-paper-s0",
     "qbert-s0",
     "qbert-s1",
+    "spaceinvaders-s1",
 }
 
 # What is published
