@@ -336,6 +336,17 @@ def test_what_a_finished_run_is_good_for(capsys):
         assert (settings["env_id"], settings["discount"]) == ("CartPole-v1", 0.9)
 
 
+def test_a_run_whose_environment_has_changed_is_refused(capsys):
+    """Analytic: as with another version of its package."""
+    assert run("--log_dir", "run", "--n_steps", "20", DRAWN) == 0
+    record = json.loads(pathlib.Path("run/args.json").read_text())
+    record["environment"]["n_actions"] = 7
+    pathlib.Path("run/args.json").write_text(json.dumps(record))
+    assert train.main(["--resume", "run", "--n_steps", "40", DRAWN]) == 2
+    words = "run began with an environment of n_actions 7, which now has 2"
+    assert words in capsys.readouterr().err
+
+
 def test_a_run_uses_the_cores_that_it_was_given(monkeypatch):
     """Analytic: before anything is made that counts them."""
     used: list[str | None] = []
