@@ -139,18 +139,17 @@ def _say(text: str) -> None:
 
 def _show(log: BinaryIO, wanted: Wanted, gallery: "Gallery") -> None:
     course: dict[int, dict[str, np.ndarray]] = {}
-    drawn = is_told = None
+    drawn, is_told = 0, False
     listed = itertools.groupby(_listed(log, wanted), lambda found: (found[0], found[1].update))
     for (run, update), records in listed:
-        is_drawn = wanted.draws(update) and run == (drawn or run)
-        if wanted.draws(update) and not is_drawn and not is_told:
-            _say(f"another run begins, with update {update}: only the first one is drawn")
+        if not wanted.draws(update):
+            continue  # groupby reads on, so they are listed, but none is kept
+        drawn = drawn or run
+        if run != drawn:
+            if not is_told:
+                _say(f"another run begins, with update {update}: only the first one is drawn")
             is_told = True
-        if not is_drawn:
-            for _ in records:  # list them, but keep none
-                pass
             continue
-        drawn = run
         kept = [record for _, record in records]
         _draw_update(update, kept, gallery)
         course[update] = _columns({r.name: _flat(r) for r in kept if r.purpose == "train"})

@@ -185,6 +185,7 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
                 raise BadInput(f"--{name} needs a window, but {why}")
     if arguments.video is not None:
         screens.check_film(arguments.video)
+
     params = evaluation.params_of(found.subject, arguments.seed)
     description = describe_env(params)
     subject = found.subject._replace(

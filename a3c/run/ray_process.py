@@ -31,6 +31,7 @@ from a3c.machine import cluster
 from a3c.machine.appending import BadInput, counted, ends_of, one_line
 from a3c.machine.stopping import SIGNALS
 from a3c.run.actor import CORES, Actor, Answer, Setup
+from a3c.settings import command_line
 
 POLL_SECONDS = 0.5
 PING_SECONDS = 5.0  # without an answer, after which we ask whether an actor is alive
@@ -177,8 +178,7 @@ def main() -> None:
     told = Connection(control)
     try:
         # An installed package is on all machines.
-        ships_code = at is not None and (cluster.CODE / "train.py").is_file()
-        with cluster.connected(at, ships_code) as ray:
+        with cluster.connected(at, at is not None and command_line.IS_CLONE) as ray:
             for channel in channels:
                 serve = _Server(ray, channel, patience_seconds).serve
                 threading.Thread(target=serve, daemon=True).start()

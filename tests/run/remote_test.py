@@ -21,6 +21,7 @@ from a3c.run import ray_process
 from a3c.run.actor import Setup
 from a3c.run.ray_process import Begin, Channel, Lost, RayProcess, _Server
 from a3c.run.remote import RemoteCollector, RemoteError
+from a3c.settings import command_line
 from a3c.settings.params import BadInput, Params
 from tests.tools import processes
 from tests.tools.remotes import NUMBER, Actors, Canned, learned
@@ -225,7 +226,7 @@ def test_an_error_in_an_actor_is_a_workers_failure():
 
 
 @pytest.mark.parametrize("is_clone", [True, False])
-def test_a_clone_is_sent_and_an_installed_package_is_not(monkeypatch, tmp_path, is_clone):
+def test_a_clone_is_sent_and_an_installed_package_is_not(monkeypatch, is_clone):
     """Analytic: what the process beside the run asks of Ray; a refusal ends it."""
     asked = []
 
@@ -235,8 +236,7 @@ def test_a_clone_is_sent_and_an_installed_package_is_not(monkeypatch, tmp_path, 
 
     monkeypatch.setattr(cluster, "connected", connected)
     monkeypatch.setattr(os, "_exit", sys.exit)
-    (tmp_path / "train.py").touch() if is_clone else None
-    monkeypatch.setattr(cluster, "CODE", tmp_path)
+    monkeypatch.setattr(command_line, "IS_CLONE", is_clone)
     ours, theirs = Pipe()
     task = json.dumps(["host:1", 1.0, [os.dup(theirs.fileno())]])
     monkeypatch.setattr(sys, "argv", ["-c", task])
