@@ -25,7 +25,7 @@ from a3c.settings.params import Params
 
 ATARI = "ale_py.env:AtariEnv"
 # What --env_kwargs cannot set, because flags or films do, or gymnasium.make would take it for itself.
-OURS = {"render_mode", "max_episode_steps", "disable_env_checker"}
+RESERVED = {"render_mode", "max_episode_steps", "disable_env_checker"}
 
 
 class UnsupportedEnv(Exception):
@@ -52,7 +52,7 @@ def make_base(params: Params, **ours: Any) -> gymnasium.Env:
     elif params.max_episode_steps is not None:
         spec.max_episode_steps = params.max_episode_steps
     theirs = kwargs_of(params.env_kwargs)
-    if taken := theirs.keys() & (ours.keys() | OURS):
+    if taken := theirs.keys() & (ours.keys() | RESERVED):
         raise UnsupportedEnv(f"--env_kwargs cannot set {min(taken)} of {env_id}: we do that")
     try:
         if "mujoco" in str(spec.entry_point):
@@ -126,7 +126,8 @@ def told(error: Exception) -> str:
     while isinstance(error.__cause__, type(error)):  # Gymnasium adds a long text to some
         error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)
-    ours = (__file__, gymnasium.envs.registration.__file__)
+    # A file with an error in its syntax is named by the error itself.
+    ours = (__file__, importlib.__file__, gymnasium.envs.registration.__file__)
     places = [frame for frame in frames if frame.filename not in ours and frame.filename[0] != "<"]
     where = f" ({places[-1].filename}, line {places[-1].lineno})" if places else ""
     return f"{type(error).__name__}: {error}{where}"

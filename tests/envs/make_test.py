@@ -243,6 +243,7 @@ def double(env):
 def folder(tmp_path, monkeypatch):
     """The working directory, with modules of the user."""
     (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "broken.py").write_text("import sys\nx = = 1\n")
     (tmp_path / "mine_too.py").write_text("def plus_one(reward):\n    return reward + 1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -283,6 +284,7 @@ def test_what_is_installed_comes_before_the_working_directory(folder):
         ("mine", "--wrapper mine cannot be used: ValueError: it must be named module:Wrapper"),
         ("mine:nothing", "--wrapper mine:nothing cannot be used: AttributeError: .*'nothing'"),
         ("mine:plus_one", r"mine:plus_one cannot be used: TypeError: .*\(.*mine_too.py, line 2\)"),
+        ("broken:X", r"SyntaxError: invalid syntax \(broken.py, line 2\)$"),
         ("builtins:str", "it returned <.*>, which is no gymnasium.Env"),
         ("not_there:X", "--wrapper not_there:X cannot be used: No module named 'not_there'"),
     ],
