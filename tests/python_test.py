@@ -256,7 +256,6 @@ def test_a_wrapper_hides_the_velocities(monkeypatch):
         np.testing.assert_array_equal(seen, expected[[0, 2]])
 
 
-@pytest.mark.weekly
 def test_another_network_learns(tmp_path):
     """Learning: with layers that policy and value share."""
     said = run(tmp_path, EXAMPLES / "own_network.py").splitlines()[-1]

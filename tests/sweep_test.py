@@ -74,6 +74,7 @@ def test_a_bad_file_is_one_line(refused, tmp_path):
         'envs = ["tests.tools.toys:toys/Drawn-v0"]': "if you trust it, name it on the command line",
         'envs = ["CartPole-v1"]\n[settings]\nwrapper = "this:W"': "this:W may run the code",
         'envs = ["CartPole-v1"]\n[search]\nwrapper = ["this:W"]': "this:W may run the code",
+        "envs = ['CartPole-v1']\n[settings]\nenv_kwargs = ['x=\"a\\u003ab\"']": "may run the code",
     }.items():
         (tmp_path / "bad.toml").write_text(text)
         assert message in refused("bad.toml")
@@ -117,7 +118,8 @@ def test_a_resumption_takes_no_other_settings(refused, tmp_path, monkeypatch):
         assert "takes no other settings" in refused("--resume", "x", *words)
     monkeypatch.setitem(sys.modules, "ray", None)
     same = ["--", "--n_workers", "4", "--wrapper", "tests.tools.toys:Twice"]
-    for words in (same, ["--envs", "CartPole-v1", *same]):
+    joined = ["--", "--n_workers=4", "--wrapper=tests.tools.toys:Twice"]
+    for words in (same, joined, ["--envs", "CartPole-v1", *same]):
         assert "make sweep" in refused("--resume", "x", *words)
 
 

@@ -66,7 +66,7 @@ class Network:
         layers = _Layers(self._weights, state)
         # What is not finite is found in the loss.
         with np.errstate(all="ignore"):
-            outputs, values = networks.mlp(layers, observations, self._subject)
+            outputs, values = networks.NETWORKS["mlp"](layers, observations, self._subject)
         return Acted(outputs, values[:, 0], layers.new_state(), {})
 
 

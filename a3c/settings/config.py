@@ -73,6 +73,11 @@ def as_toml(values: Mapping[str, Any]) -> str:
     return "".join(f"{name} = {text}\n" for name, text in texts.items())
 
 
+def may_name_code(text: str) -> bool:
+    """Whether a setting of OF_CODE could import a module; JSON may write : as \\u003a."""
+    return bool(re.search(r"[:\\]", text))
+
+
 def code_in(values: Mapping[str, Any], named: Container[str]) -> dict[str, str]:
     """Of settings from a file, those that may import code, as words of a command line, by name.
 
@@ -83,7 +88,7 @@ def code_in(values: Mapping[str, Any], named: Container[str]) -> dict[str, str]:
     for name in OF_CODE:
         value = values[name]
         texts = shlex.join(map(str, value if isinstance(value, list | tuple) else [value]))
-        if name not in named and re.search(r"[:\\]", texts):  # JSON may write : as \u003a
+        if name not in named and may_name_code(texts):
             words[name] = texts if name == "env_id" else f"{flag(name)} {texts}"
     return words
 

@@ -10,7 +10,7 @@ from a3c.contract import EnvDescription
 from a3c.envs.make import describe_env
 from a3c.machine import cluster, cores
 from a3c.machine.stopping import StopSignals
-from a3c.settings.config import OF_CODE
+from a3c.settings.config import OF_CODE, may_name_code
 from a3c.settings.params import BadInput, resolve
 from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans
@@ -33,7 +33,6 @@ def start(
     _check_envs(plan, [*(options.envs or []), *words])
     if options.address is None and plan.cores > cores.n_usable():
         raise BadInput(f"a trial takes {plan.cores} cores, but there are only {cores.n_usable()}")
-    cluster.load(options.address)
     with contextlib.ExitStack() as open_things:
         if options.resume is not None:
             folder = folders.open_existing(options.resume)
@@ -70,11 +69,12 @@ def _check_envs(plan: Plan, trusted: Sequence[str]) -> None:
 
     `trusted` are words of the command line: others may not name code.
     """
+    named = {*trusted, *(word.partition("=")[2] for word in trusted)}  # or --wrapper=module:Wrapper
     descriptions: dict[tuple[str, ...], EnvDescription] = {}
     for trial in plan.trials:
         parsed = plans.params_of(plan, trial)
         made_of = tuple(plans.words_of(plan, trial, (*OF_CODE, "max_episode_steps")))
-        if untrusted := [word for word in made_of if ":" in word and word not in trusted]:
+        if untrusted := [word for word in made_of if may_name_code(word) and word not in named]:
             raise BadInput(
                 f"{untrusted[0]} may run the code of a module: if you trust it, name it on the"
                 " command line, in --envs or after --"
