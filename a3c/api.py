@@ -17,7 +17,8 @@ import numpy as np
 from a3c.machine.appending import BadInput
 from a3c.machine.stopping import StopSignals, kept_from_new_threads
 from a3c.settings import command_line
-from a3c.settings.params import KNOBS, TYPES, by_todays_names, taken
+from a3c.settings.config import as_words
+from a3c.settings.params import KNOBS, by_todays_names, taken
 from a3c.settings.suggestions import nearest
 from a3c.store import checkpoint, reading, run_folder
 
@@ -89,7 +90,7 @@ def read_run(path: Path) -> RunData:
         "seconds": run.games.seconds,
     }
     notes = [*run.words]
-    folder = reading.run_folder(pathlib.Path(path))
+    folder = reading.folder_of(pathlib.Path(path))
     tables: dict[str, Mapping[str, np.ndarray]] = {}
     for name in (run_folder.PROGRESS, run_folder.EVALUATIONS):
         if folder is not None and any(folder.glob(f"{name}*")):
@@ -126,7 +127,8 @@ def train(
         except RuntimeError:
             why = "TensorFlow has started in this process with other threads than training needs"
             raise RuntimeError(f"{why}: call a3c.train before, or in another process") from None
-    argv = _words(_taken(flags | ({} if env_id is None else {"env_id": env_id})))
+    argv = [] if env_id is None else [taken("env_id", env_id)]
+    argv += as_words(_taken(flags))
     for name, path in (("--config", config), ("--resume", resume)):
         if path is not None:
             argv.append(f"{name}={os.fspath(path)}")
@@ -158,18 +160,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _words(flags: Mapping[str, Any]) -> list[str]:
-    """The words of train.py's command line for these flags, so that the run records its command."""
-    words: list[str] = []
-    for name, value in flags.items():
-        if name == "env_id":
-            words.insert(0, value)
-        elif bool in TYPES[name]:
-            words.append(f"--{name}" if value else f"--{name}=none")
-        elif isinstance(value, tuple) and value:
-            words += [f"--{name}", *map(str, value)]
-        else:
-            words.append(f"--{name}={'none' if value in (None, ()) else value}")
-    return words

@@ -117,7 +117,7 @@ def sources(arguments: str, ray_process: Any) -> Iterator[tuple[Any, list[Any]]]
     fleet, games = Fleet(1, n_envs, restarts_a_minute=10), [0] * n_envs
     fleet.n_processes_each = 1  # as in an actor
     how = process_collector.collecting(params, subject)
-    pool = Pool(params, description, 0, n_envs, N_STEPS + 1, games, fleet, how)
+    pool = Pool(params, description, 0, N_STEPS + 1, games, fleet, how)
     with contextlib.closing(pool):
         generator = np.random.default_rng(0)
         learner = Learner(shared, params, subject, pool.observations)

@@ -102,16 +102,19 @@ def debug(
     run: pathlib.Path, folder: pathlib.Path, n_updates: int, flags: list[str], show: tuple[str, ...]
 ) -> None:
     """Go on from the run's checkpoint for a few updates under --debug, and draw what is shown."""
+    from a3c.settings.config import as_words
     from a3c.settings.params import ATARI, KNOBS, UPDATE
     from a3c.store import checkpoint
 
     found = checkpoint.read(checkpoint.find(run))
     taken = TAKEN_OVER | {n for n, knob in KNOBS.items() if knob.group in (UPDATE, ATARI)}
-    settings = [
-        f"--{name}" if value is True else f"--{name}={value}"
-        for name, value in found.params.items()
-        if name in taken and value is not None and value is not False
-    ]
+    settings = as_words(
+        {
+            name: value
+            for name, value in found.params.items()
+            if name in taken and value is not None and value is not False
+        }
+    )
     n_steps = found.n_steps + n_updates * found.params["steps_per_update"]
     folder.mkdir()
     with (folder / "debug.log").open("wb") as log:

@@ -17,7 +17,9 @@ import pytest
 
 import a3c
 from a3c import api
+from a3c.machine import tensorflow_process
 from a3c.settings import command_line
+from a3c.settings.config import as_words
 from a3c.store import provenance
 from tests.tools import agents, processes, run_files
 
@@ -138,8 +140,10 @@ def test_an_environment_shows_its_frames():
     assert [frame.shape for frame in frames] == [(400, 600, 3)] * 2
 
 
-def test_training_is_for_the_main_thread():
+def test_training_is_for_the_main_thread(monkeypatch):
     """Analytic: signals reach no other; and handlers stay as they were after a refusal."""
+    # Another test may have started TensorFlow in this process.
+    monkeypatch.setattr(tensorflow_process, "limit_threads", lambda: None)
     before, errors = signal.getsignal(signal.SIGINT), []
 
     def train() -> None:
@@ -169,8 +173,7 @@ def test_training_is_for_the_main_thread():
 )
 def test_keywords_are_flags(flags):
     """Parity: the words that a run records as its command give what the keywords say."""
-    words = api._words(api._taken({"env_id": "CartPole-v1", **flags}))
-    parsed = command_line.parse(words)
+    parsed = command_line.parse(["CartPole-v1", *as_words(api._taken(flags))])
     for name, value in flags.items():
         if name == "lr_decay_to_zero_by_n_steps":
             value = parsed.params.n_steps  # what an end of none means

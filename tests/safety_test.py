@@ -203,7 +203,7 @@ def test_a_nasty_name_is_refused_or_made_safe(tmp_path, monkeypatch, where, name
     assert list((tmp_path / "runs").iterdir()) == [tmp_path / folder]
     assert folder.name.isprintable()
     assert len(folder.name) < 200
-    assert run_folder.read_args(folder).params == parsed.params
+    assert run_folder.read_args(folder).parsed.params == parsed.params
 
 
 # Ports

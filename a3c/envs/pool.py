@@ -32,14 +32,13 @@ class Pool:
         params: Params,
         description: EnvDescription,
         worker: int,
-        n_envs: int,
         n_slots: int,
         first_games: Sequence[int],
         fleet: Fleet,
         collecting: Collecting | None = None,
     ) -> None:
         """Start the processes, without waiting until they have built their environments."""
-        assert len(first_games) == n_envs
+        n_envs = len(first_games)
         self._params, self._worker, self._fleet = params, worker, fleet
         self._collecting = collecting
         self._memory = SharedMemory(description, n_slots, n_envs, collecting)

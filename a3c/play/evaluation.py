@@ -155,7 +155,7 @@ def play(
         see=see,
         fraction_seen=fraction_seen,
     )
-    with contextlib.closing(Pool(params, description, WORKER, 1, 1, [number], fleet)) as pool:
+    with contextlib.closing(Pool(params, description, WORKER, 1, [number], fleet)) as pool:
         try:
             return play_game(
                 agent, pool, params.seed, number, greedy=greedy, stop=stop, watch=watch

@@ -155,7 +155,7 @@ def _metadata(found: Checkpoint, score: str) -> str:
 
 def revision_of(path: pathlib.Path) -> str:
     """The revision that trained the agent, if its run's folder says so."""
-    if folder := reading.run_folder(path):
+    if folder := reading.folder_of(path):
         for name in ("run.json", "git.txt"):
             try:
                 text = (folder / name).read_text(encoding="utf-8", errors="replace")

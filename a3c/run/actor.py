@@ -51,9 +51,7 @@ class Actor:
         n_slots, games = params.steps_per_update + 1, setup.position.next_games
         # The environments are built while TensorFlow is imported.
         how = process_collector.collecting(params, setup.subject)
-        self.pool = Pool(
-            params, setup.description, setup.worker, n_envs, n_slots, games, fleet, how
-        )
+        self.pool = Pool(params, setup.description, setup.worker, n_slots, games, fleet, how)
         tensorflow_process.keep_freed_memory()
         with tensorflow_process.hushed(), kept_from_new_threads():
             tensorflow_process.start_tensorflow()

@@ -137,7 +137,7 @@ def _run(
         if opened is None:
             return pathlib.Path(asked.folder), 0
         if isinstance(opened, resume.Resumption):
-            resumption, opened = opened, opened.parsed
+            resumption, opened = opened, opened.args.parsed
             open_things.callback(resumption.folder.close)
         asked = opened
     cores.use(asked.params.cores)
@@ -178,9 +178,7 @@ def _run(
     for worker in range(n_local):
         first_games = start.first_games(worker, n_envs)
         n_slots = params.steps_per_update + 1
-        pools.append(
-            Pool(params, description, worker, n_envs, n_slots, first_games, fleet, collecting)
-        )
+        pools.append(Pool(params, description, worker, n_slots, first_games, fleet, collecting))
     with hushed():
         from a3c.run import training
     return folder.path, training.train(params, subject, pools, folder, start, signals, remote)

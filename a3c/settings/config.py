@@ -73,6 +73,21 @@ def as_toml(values: Mapping[str, Any]) -> str:
     return "".join(f"{name} = {text}\n" for name, text in texts.items())
 
 
+def as_words(values: Mapping[str, Any]) -> list[str]:
+    """Settings as words of train.py's command line."""
+    words = []
+    for name, value in values.items():
+        if value is True:
+            words.append(flag(name))
+        elif value is None or value is False or value in ((), []):  # 0 is a value
+            words.append(f"{flag(name)}={NONE}")
+        elif isinstance(value, list | tuple):
+            words += [flag(name), *map(str, value)]
+        else:
+            words.append(f"{flag(name)}={value}")
+    return words
+
+
 def may_name_code(text: str) -> bool:
     """Whether a setting of OF_CODE could import a module; JSON may write : as \\u003a."""
     return bool(re.search(r"[:\\]", text))

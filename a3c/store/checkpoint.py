@@ -31,14 +31,12 @@ from a3c.settings.config import OF_ONE_RUN
 FORMAT_VERSION = 3
 READABLE_VERSIONS = (2, 3)
 # What a subject of version 2 lacks. At that time there was no choice.
-_ADDED_IN_3 = {
-    "policy": "categorical",
-    "hidden_units": [64, 64],
-    "activation": "tanh",
-    "lstm_units": 0,
+_ADDED: dict[str, Any] = {
+    name: list(value) if isinstance(value, tuple) else value
+    for name, value in Subject._field_defaults.items()
 }
-# What a subject of version 3 may lack.
-_ADDED_LATER: dict[str, Any] = {"env_kwargs": [], "wrapper": None, "max_episode_steps": None}
+# What one of version 3 may lack, and in which a run may differ from its checkpoint.
+_ADDED_LATER = ("env_kwargs", "wrapper", "max_episode_steps")
 KEY = "a3c"  # of the JSON in the file's metadata
 SUFFIX = ".safetensors"
 _NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})" + re.escape(SUFFIX))
@@ -183,8 +181,8 @@ def _checked(
 ) -> Checkpoint:
     """The checkpoint that a file holds; ValueError where `write` cannot have written it."""
     if isinstance(content.get("subject"), dict):
-        added = _ADDED_LATER | (_ADDED_IN_3 if content["format_version"] == 2 else {})
-        content["subject"] = added | content["subject"]
+        names = _ADDED if content["format_version"] == 2 else _ADDED_LATER
+        content["subject"] = {name: _ADDED[name] for name in names} | content["subject"]
     for name, form in _FORMS.items():
         if name not in content or not _has_form(content[name], form):
             raise ValueError(f"its {name} is missing or of the wrong type")

@@ -73,7 +73,7 @@ def read_text(path: pathlib.Path) -> str:
         raise BadInput(f"cannot read {path}: {error}") from None
 
 
-def run_folder(path: pathlib.Path) -> pathlib.Path | None:
+def folder_of(path: pathlib.Path) -> pathlib.Path | None:
     """The run folder that a path is, or lies in; None for files of others."""
     path = path.absolute()  # such as checkpoints/best/ckpt-70.safetensors
     return next((p for p in (path, *path.parents[:3]) if (p / ARGS).is_file()), None)
@@ -126,7 +126,7 @@ def read_run(path: pathlib.Path) -> Run:
     env_id = env_ids[0] if env_ids else ""
     # These ids have no sticky actions; other environments may be made with any.
     sticky = 0.0 if env_id.endswith("NoFrameskip-v4") else None
-    folder = run_folder(path)
+    folder = folder_of(path)
     if folder is None:
         return Run(path, env_id, games, None, 1, sticky, {}, words)
     settings, environment, _ = read_record(folder)

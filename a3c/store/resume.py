@@ -25,7 +25,6 @@ from a3c.settings.params import (
     OF_ONE_START,
     BadInput,
     Params,
-    ParsedParams,
     as_in_json,
     kept_moments,
 )
@@ -103,7 +102,7 @@ def begin(params: Params, subject: Subject) -> Start:
 
 def settings_at(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
     """The settings of the run that a checkpoint is of: from args.json, or else as it records them."""
-    if folder := reading.run_folder(pathlib.Path(path)):
+    if folder := reading.folder_of(pathlib.Path(path)):
         return config.read(str(folder), tell)
     found, _ = checkpoint.read_newest(pathlib.Path(path))
     return config.of_checkpoint(found.params)
@@ -121,10 +120,6 @@ class Resumption(NamedTuple):
     checkpoint: Checkpoint | None  # None: it was killed before its first one
     changed: Mapping[str, tuple[Any, Any]]  # settings given anew: before and now
     lines: list[str]  # messages for the user
-
-    @property
-    def parsed(self) -> ParsedParams:
-        return ParsedParams(self.args.params, self.args.sources)
 
     def check_fits(self, subject: Subject, environment: Mapping[str, Any]) -> None:
         """Raise unless the environment is the one that the run began with."""
@@ -152,14 +147,13 @@ def open_run(asked: command_line.Resume) -> Resumption:
 
 def _read(folder: RunFolder, asked: command_line.Resume) -> Resumption:
     args = run_folder.read_args(folder.path)
-    if code := code_in(as_in_json(args.params), asked.given):
+    if code := code_in(as_in_json(args.parsed.params), asked.given):
         words = " ".join(code.values())
         raise BadInput(
             f"{folder} trains with {words}, which may run the code of a module: if you trust it, pass"
             f" {words} as well"
         )
-    saved = ParsedParams(args.params, args.sources)
-    parsed = command_line.resumed(saved, asked.given, asked.folder)
+    parsed = command_line.resumed(args.parsed, asked.given, asked.folder)
     found = None
     if checkpoint.numbered(folder.checkpoints):
         found, problems = checkpoint.newest_whole(folder.checkpoints)
@@ -179,7 +173,7 @@ def _read(folder: RunFolder, asked: command_line.Resume) -> Resumption:
         )
     else:
         lines = ["no checkpoint yet: the run starts from the beginning"]
-    before, now = dataclasses.asdict(args.params), dataclasses.asdict(parsed.params)
+    before, now = (dataclasses.asdict(each.params) for each in (args.parsed, parsed))
     changed = {name: (before[name], now[name]) for name in KNOBS if before[name] != now[name]}
     lines += [f"  {name}: {old!r} before, {new!r} now" for name, (old, new) in changed.items()]
     lines += [
@@ -187,8 +181,7 @@ def _read(folder: RunFolder, asked: command_line.Resume) -> Resumption:
         for name, source in parsed.sources.items()
         if source == "not recorded"
     ]
-    args = args._replace(params=parsed.params, sources=parsed.sources)
-    return Resumption(folder, args, found, changed, lines)
+    return Resumption(folder, args._replace(parsed=parsed), found, changed, lines)
 
 
 def _check_files(folder: pathlib.Path) -> None:
@@ -203,7 +196,7 @@ def _check_files(folder: pathlib.Path) -> None:
 
 def _check_same_run(folder: RunFolder, args: RunArgs, found: Checkpoint) -> None:
     """Compare args.json, which carries no checksum, with the checkpoint's own record."""
-    values = as_in_json(args.params)
+    values = as_in_json(args.parsed.params)
     for name, saved in found.params.items():
         if name in KNOBS and not KNOBS[name].anew and name not in _OF_ITS_START:
             value = values[name]
@@ -212,7 +205,7 @@ def _check_same_run(folder: RunFolder, args: RunArgs, found: Checkpoint) -> None
                     f"{folder.path / run_folder.ARGS} has {name} {value!r}, but {found.path} has"
                     f" {saved!r}: one of them was changed"
                 )
-    p, position = args.params, found.position
+    p, position = args.parsed.params, found.position
     n_envs = [len(worker.next_games) for worker in position.workers] if position else None
     if n_envs != [p.envs_per_worker] * p.n_workers:
         raise UnusableCheckpoint(f"{found.path} has other numbers of workers or environments")

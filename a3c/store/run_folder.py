@@ -30,7 +30,7 @@ import numpy as np
 from a3c.machine import appending
 from a3c.settings.command_line import called
 from a3c.settings.naming import stem_of_run
-from a3c.settings.params import BadInput, Params, ParsedParams, from_json, to_json
+from a3c.settings.params import BadInput, ParsedParams, from_json, to_json
 from a3c.store import checkpoint, provenance
 
 ARGS = "args.json"
@@ -118,8 +118,7 @@ class RunFolder:
 class RunArgs(NamedTuple):
     """What args.json holds."""
 
-    params: Params
-    sources: dict[str, str]
+    parsed: ParsedParams
     environment: dict[str, Any]
     # For each time that the run was resumed: from where, by which command and code, on which CPU.
     resumed: Sequence[Any] = ()
@@ -214,7 +213,7 @@ def record_resumption(
         "cpu": provenance.cpu_model(),
         "time": time.strftime("%F %T %z"),
     }
-    content = to_json(ParsedParams(args.params, args.sources)) | {
+    content = to_json(args.parsed) | {
         "environment": args.environment,
         "resumed": [*args.resumed, note],
     }
@@ -237,7 +236,7 @@ def read_args(folder: str | os.PathLike[str]) -> RunArgs:
             raise ValueError("it does not describe the environment")
         if not isinstance(resumed := content.get("resumed", []), list):
             raise ValueError("its notes of resumptions are no list")
-        return RunArgs(*from_json(content), content["environment"], tuple(resumed))
+        return RunArgs(from_json(content), content["environment"], tuple(resumed))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

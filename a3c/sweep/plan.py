@@ -31,7 +31,7 @@ import numpy as np
 
 from a3c.machine.appending import one_line
 from a3c.settings import command_line
-from a3c.settings.config import OF_ONE_RUN
+from a3c.settings.config import OF_ONE_RUN, as_words
 from a3c.settings.naming import stem_of
 from a3c.settings.params import (
     ASKED,
@@ -87,18 +87,7 @@ def words_of(plan: Plan, trial: Trial, names: Container[str] = KNOBS) -> list[st
     """The same as words of a command line; or those of these names, and the environment."""
     settings = settings_of(plan, trial)
     env_id = settings.pop("env_id")
-    return [*_flags({name: x for name, x in settings.items() if name in names}), env_id]
-
-
-def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Settings as words of a command line."""
-    for name, value in settings.items():
-        if value is None or value is False or value in ((), []):  # JSON has only lists
-            yield f"--{name}=none"
-        else:
-            yield f"--{name}"
-            values = value if isinstance(value, list | tuple) else [value]
-            yield from () if value is True else map(str, values)
+    return [*as_words({name: x for name, x in settings.items() if name in names}), env_id]
 
 
 def params_of(plan: Plan, trial: Trial) -> ParsedParams:
@@ -237,7 +226,7 @@ def _seeds(value: Any) -> list[int]:
 def _settings(table: Mapping[str, Any], words: Sequence[str], env_id: str) -> dict[str, Any]:
     """What was asked for by name, in the table and on the command line."""
     # The environment is last, so it takes the place of one that a --config names.
-    parsed = command_line.parse([*_flags(table), *words, env_id])
+    parsed = command_line.parse([*as_words(table), *words, env_id])
     if not isinstance(parsed, ParsedParams):
         raise BadInput("--resume, --resume_or_start and --print_config are no settings of a trial")
     given = {name for name, source in parsed.sources.items() if source in ASKED}

@@ -18,6 +18,7 @@ from typing import Any
 
 from a3c.machine.appending import counted
 from a3c.play import atari_scores, windows
+from a3c.play.atari_scores import scale_of
 from a3c.play.curves import (
     AXES,
     COLOURS,
@@ -44,11 +45,12 @@ FIGURES: dict[str, tuple[str, list[str]]] = {
 }
 # Published scores, of versions without sticky actions; ~ and > mark what was read off a plot.
 GAMES = ("BeamRider", "Breakout", "Pong", "Qbert", "SpaceInvaders")
+_SCALES = [scale for game in GAMES if (scale := scale_of(f"{game}NoFrameskip-v4"))]
 REFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "random": ("random play: {} (no-op starts; Wang et al. 2016)",
-               ("363.9", "1.7", "−20.7", "163.9", "148.0")),
+               tuple(str(scale.random).replace("-", "−") for scale in _SCALES)),
     "human": ("human: {} (no-op starts; Wang et al. 2016)",
-              ("16926.5", "30.5", "14.6", "13455.0", "1668.7")),
+              tuple(str(scale.human) for scale in _SCALES)),
     "paper": ("A3C paper: {} (Figure 4 at 15 h, 16 threads)",
               ("~14600", "~480", "~20.5", "~11100", "~1430")),
     "ocd": ("OCD A3C: {} (its plot at 15 h, 16 workers, 3 seeds)",
@@ -249,7 +251,7 @@ def draw_figure(axes: Any, name: str, runs: Sequence[Run], axis: str, colour: st
     title, columns = FIGURES.get(name, (name, [name]))
     axes.set_title(title, fontsize="medium")
     for run in runs:
-        folder = reading.run_folder(run.path) or run.path
+        folder = reading.folder_of(run.path) or run.path
         try:
             progress = reading.read_progress(folder)
         except BadInput as error:
@@ -354,7 +356,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise BadInput("--csv needs --sweep")
     for path in options.paths:
         check_text("a path", str(path))
-    runs = {os.path.realpath(reading.run_folder(path) or path) for path in options.paths}
+    runs = {os.path.realpath(reading.folder_of(path) or path) for path in options.paths}
     if len(runs) < len(options.paths):
         raise BadInput("a run is given twice, and would count as two seeds")
     for flag in ("label", "frames_per_l"):
@@ -399,7 +401,7 @@ def check_figures(options: argparse.Namespace, runs: Sequence[Run]) -> None:
     columns: dict[str, None] = {}
     for run in runs:
         with contextlib.suppress(BadInput):  # it is noted when it is drawn
-            folder = reading.run_folder(run.path) or run.path
+            folder = reading.folder_of(run.path) or run.path
             columns |= dict.fromkeys(reading.read_progress(folder).columns)
     for name in options.figures:
         if name not in FIGURES and name not in columns:
@@ -414,7 +416,7 @@ def check_figures(options: argparse.Namespace, runs: Sequence[Run]) -> None:
 
 def beside(options: argparse.Namespace) -> pathlib.Path:
     """Where a picture is saved without --out: runs/a.png, or runs/curves.png for several runs."""
-    first = options.sweep or reading.run_folder(options.paths[0]) or options.paths[0]
+    first = options.sweep or reading.folder_of(options.paths[0]) or options.paths[0]
     place = pathlib.Path(os.path.abspath(first))
     name = place.name if len(options.paths) < 2 else "curves"
     return pathlib.Path(os.path.relpath(place.with_name(f"{name}.png")))

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import pathlib
+import re
 import time
 from collections.abc import Sequence
 
@@ -69,12 +70,13 @@ def _check_envs(plan: Plan, trusted: Sequence[str]) -> None:
 
     `trusted` are words of the command line: others may not name code.
     """
-    named = {*trusted, *(word.partition("=")[2] for word in trusted)}  # or --wrapper=module:Wrapper
+    named = {*map(_value, trusted)}
     descriptions: dict[tuple[str, ...], EnvDescription] = {}
     for trial in plan.trials:
         parsed = plans.params_of(plan, trial)
         made_of = tuple(plans.words_of(plan, trial, (*OF_CODE, "max_episode_steps")))
-        if untrusted := [word for word in made_of if may_name_code(word) and word not in named]:
+        values = map(_value, made_of)
+        if untrusted := [text for text in values if may_name_code(text) and text not in named]:
             raise BadInput(
                 f"{untrusted[0]} may run the code of a module: if you trust it, name it on the"
                 " command line, in --envs or after --"
@@ -83,6 +85,11 @@ def _check_envs(plan: Plan, trusted: Sequence[str]) -> None:
             descriptions[made_of] = describe_env(parsed.params)
         env = descriptions[made_of]
         resolve(parsed, env.kind, env.is_continuous, env.is_atari)
+
+
+def _value(word: str) -> str:
+    """What --flag=value gives to the flag; other words are as they are."""
+    return re.sub(r"^--\w+=", "", word)
 
 
 def _path_of(options: argparse.Namespace) -> pathlib.Path:

@@ -399,7 +399,7 @@ def assert_same_targets(
 
 def replay_of(run: pathlib.Path, is_continuous: bool = False) -> oracle_replay.Replay:
     """The oracle before a run's first update."""
-    params = run_folder.read_args(run / "run").params
+    params = run_folder.read_args(run / "run").parsed.params
     parts = (tensors(run, 0, part) for part in ("weights", "mean_squares"))
     return oracle_replay.Replay(params, *parts, is_continuous)
 
@@ -451,7 +451,9 @@ def test_the_log_gives_the_weights_with_memory_and_running_statistics(runs, upda
     """Parity: weights of 20 updates, by the oracle from raw observations and rewards alone; and what the log has of
     moments, of what was normalised and scaled, and of what was remembered."""
     ours = replay_of(runs["pendulum"], is_continuous=True)
-    run = recorded(run_folder.read_args(runs["pendulum"] / "run").params, updates["pendulum"][:20])
+    run = recorded(
+        run_folder.read_args(runs["pendulum"] / "run").parsed.params, updates["pendulum"][:20]
+    )
     raw = run.seen()
     for i, rollout in enumerate(oracle_replay.rollouts(run, ours)):
         update = updates["pendulum"][i]

@@ -55,7 +55,7 @@ class Rig:
         self.fleet.shared = {0: shared} if shared else {}
         how = process_collector.collecting(params, subject) if in_processes else None
         n_slots, games = params.steps_per_update + 1, [0] * params.envs_per_worker
-        self.pool = Pool(params, description, 0, len(games), n_slots, games, self.fleet, how)
+        self.pool = Pool(params, description, 0, n_slots, games, self.fleet, how)
         shapes = network.weight_shapes(subject)
         weights = network.initial_weights(shapes, "torch", np.random.default_rng(5), 0.5)
         self.restarts: list[EnvRestart] = []

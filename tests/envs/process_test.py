@@ -379,7 +379,7 @@ from a3c.settings.params import Params
 
 print("once", tensorflow.__name__, flush=True)
 params = Params("mine:Mine-v0")
-pool = Pool(params, describe_env(params), 0, 2, 2, [0, 0], Fleet(1, 2))
+pool = Pool(params, describe_env(params), 0, 2, [0, 0], Fleet(1, 2))
 pool.reset(0)
 print(*pool.step(np.array([0, 1]), 1).rewards)
 for pid in {connection.process._process.pid for connection in pool._connections}:

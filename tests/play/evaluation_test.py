@@ -248,7 +248,7 @@ def test_a_sticky_emulator_gives_the_same_games_too():
     described = make.describe_env(params)
     seen = []
     for number in (0, 1, 1):
-        pool = Pool(params, described, evaluation.WORKER, 1, 1, [number], Fleet())
+        pool = Pool(params, described, evaluation.WORKER, 1, [number], Fleet())
         with contextlib.closing(pool):
             evaluation.play_game(agent, pool, 1, number, max_frames=400)
             seen.append(pool.observations.copy())

@@ -44,7 +44,7 @@ def work(tmp_path, monkeypatch):
 
 def run(*arguments: str) -> int:
     if arguments[0] == "--resume":  # these environments have modules, which must be named
-        params = run_folder.read_args(arguments[1]).params
+        params = run_folder.read_args(arguments[1]).parsed.params
         wrapper = ["--wrapper", params.wrapper] if params.wrapper else []
         return train.main([*arguments, *wrapper, params.env_id])
     return train.main(["--no_xla", *arguments])
@@ -432,7 +432,7 @@ def test_what_does_not_change_training_may_be_given_anew(written):
         "keep_ckpts": (3, 5),
         "detailed_logs": (False, True),
     }
-    assert (opened.parsed.params.keep_ckpts, opened.parsed.sources["keep_ckpts"]) == (
+    assert (opened.args.parsed.params.keep_ckpts, opened.args.parsed.sources["keep_ckpts"]) == (
         *(5, "command line"),
     )
     assert opened.lines[0] == "resumed run/checkpoints/ckpt-80.safetensors at 80 steps"
@@ -663,7 +663,7 @@ def test_the_folder_keeps_a_record_of_each_resumption(written):
     assert set(second) == {"n_steps", "command", "changed", "revision", "code", "cpu", "time"}
     assert f"code: {second['code']}\n" in (written / "versions.txt").read_text()
     assert second["code"] == provenance.digest_of(provenance.CODE)
-    assert run_folder.read_args(written).params.n_steps == 95
+    assert run_folder.read_args(written).parsed.params.n_steps == 95
 
 
 def test_settings_that_differ_from_the_checkpoints_are_found(written):

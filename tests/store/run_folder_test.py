@@ -103,7 +103,7 @@ def test_args_json_holds_every_value_and_its_source():
     assert content["sources"]["initial_lr"] == "preset"
     parsed = command_line.parse(argv)
     assert run_folder.read_args(folder) == run_folder.RunArgs(
-        parsed.params, parsed.sources, {"kind": "image", "sticky_actions": 0.25}
+        parsed, {"kind": "image", "sticky_actions": 0.25}
     )
 
 
@@ -316,7 +316,7 @@ def test_of_two_that_claim_one_folder_at_once_one_gets_it(work, monkeypatch, arg
     assert sorted(str(result) for result, _ in results) == sorted([stem, other])
     for path, n in results:
         if n:
-            assert run_folder.read_args(path).params.keep_ckpts == n
+            assert run_folder.read_args(path).parsed.params.keep_ckpts == n
             assert f"--keep_ckpts {n}" in (path / "command.txt").read_text()
             assert sorted(each.name for each in path.iterdir()) == CONTENT
 

@@ -117,7 +117,7 @@ def test_a_trial_is_begun_resumed_and_then_finished(place):
     assert next(running) == ([(20, 1.5), (30, 2.5), (40, 3.5)], False)
     words = started(running, folder)["argv"]
     assert words[:2] == ["--resume", folder.name]
-    assert words[4:] == ["--stop_after_hours", "2.0", "CartPole-v1"]
+    assert words[4:] == ["--stop_after_hours=2.0", "CartPole-v1"]
     assert end(running, folder)[-1] == (140, 3.5)
     (folder / "started").unlink()
     ((rows, is_finished),) = run(plan, folder)

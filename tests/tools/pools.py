@@ -70,7 +70,7 @@ def make_pool(
 ) -> Pool:
     is_broken = params.env_id.removeprefix(TOY) in BROKEN
     description = describe_env(Params(TOY + "Vector-v0") if is_broken else params)
-    return Pool(params, description, worker, len(first_games), n_slots, first_games, fleet)
+    return Pool(params, description, worker, n_slots, first_games, fleet)
 
 
 def lose_patience(pool: Pool, process: int = 0) -> None:

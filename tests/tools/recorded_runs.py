@@ -112,7 +112,7 @@ def record(
     assert status == 0, said.getvalue()
     (first,) = first_seen
     return Run(
-        change_params(run_folder.read_args(run).params),
+        change_params(run_folder.read_args(run).parsed.params),
         first,
         steps,
         _arrays(checkpoint.path_of(run / "checkpoints", 0)),

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from a3c.agent import moments, network, process_collector
+from a3c.agent import moments, process_collector
 from a3c.agent.blocks import Receiver
 from a3c.agent.learner import Learner
-from a3c.agent.shared import SharedState
 from a3c.agent.source import local_source
 from a3c.agent.worker import MainThreadLink, Report, Source, Worker
 from a3c.contract import Collected, Game, Moments, Snapshot, WorkerPosition
@@ -21,6 +20,7 @@ from a3c.envs.make import describe_env
 from a3c.envs.pool import Pool
 from a3c.machine import seeding
 from a3c.machine.stopping import StopFlag
+from a3c.run import training
 from a3c.run.actor import Actor, Answer, Setup
 from a3c.run.ray_process import Begin, Begun, Channel, Collect, Done, Failed
 from a3c.run.remote import RemoteCollector
@@ -121,11 +121,7 @@ def learned(
     description = describe_env(asked.params)
     params = resolve(asked, description.kind, description.is_continuous).params
     subject, n_envs = subject_of(params, description), params.envs_per_worker
-    generator = seeding.generator(params.seed, seeding.Purpose.WEIGHTS)
-    shapes = network.weight_shapes(subject)
-    weights = network.initial_weights(shapes, "glorot", generator, params.initial_sd)
-    first_moments = moments.initial(params, subject.observation_shape)
-    shared = SharedState(weights, params, first_moments=first_moments)
+    shared = training.build_shared(params, subject, Start())
     reports: list[Report] = []
     main = MainThreadLink(StopFlag(), reports.append)
     generator = seeding.generator(params.seed, seeding.Purpose.ACTIONS, worker=NUMBER)
@@ -134,7 +130,7 @@ def learned(
         if actors is None:
             fleet = Fleet(1, n_envs)
             how = process_collector.collecting(params, subject)
-            pool = Pool(params, description, NUMBER, n_envs, n_slots, games, fleet, how)
+            pool = Pool(params, description, NUMBER, n_slots, games, fleet, how)
             open_things.callback(pool.close)
             learner = Learner(shared, params, subject, pool.observations)
             source: Source = local_source(learner, pool, params, generator, main.report)
