@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from a3c.api import RunData, load_agent, make_env, read_run, train
     from a3c.envs.make import UnsupportedEnv
     from a3c.envs.process import EnvError
-    from a3c.machine.appending import BadInput
+    from a3c.machine.words import BadInput
     from a3c.store.checkpoint import UnusableCheckpoint
 
 __version__ = "2.0.0"
@@ -26,7 +26,7 @@ __all__ = [
     "train",
 ]
 _ELSEWHERE = {
-    "BadInput": "a3c.machine.appending",
+    "BadInput": "a3c.machine.words",
     "EnvError": "a3c.envs.process",
     "UnsupportedEnv": "a3c.envs.make",
     "UnusableCheckpoint": "a3c.store.checkpoint",

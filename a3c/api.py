@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from a3c.machine.appending import BadInput
 from a3c.machine.stopping import StopSignals, kept_from_new_threads
+from a3c.machine.words import BadInput
 from a3c.settings import command_line
 from a3c.settings.config import as_words
 from a3c.settings.params import KNOBS, by_todays_names, taken

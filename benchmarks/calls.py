@@ -9,6 +9,7 @@ For each line of JSON, {"n_workers", "task", "seconds"}, it answers with one lin
 """
 
 import contextlib
+import functools
 import json
 import sys
 import threading
@@ -34,43 +35,30 @@ LEARNING_RATE = 1e-4
 OBSERVATION = (84, 84, 4)
 
 
-class Workers:
-    """Networks, each with a rollout."""
+@functools.cache
+def rounds_of(n_workers: int, name: str) -> Sequence[Callable[[], None]]:
+    """One function for each worker: a rollout and an update."""
+    generator = np.random.default_rng(0)
+    subject = Subject("", "generic", name, OBSERVATION, N_ACTIONS)
+    shapes = network.weight_shapes(subject)
+    weights = network.initial_weights(shapes, "orthogonal", generator)
+    params = Params("PongNoFrameskip-v4", network=name, steps_per_update=N_STEPS)
+    shared = SharedState(weights, params)
+    observations = generator.integers(0, 256, (n_workers, N_STEPS + 1, 1, *OBSERVATION))
+    observations = observations.astype(np.uint8)
+    learner = Learner(shared, params, subject, observations[0])
+    nothing, no_state = np.zeros((N_STEPS, 1), np.float32), np.zeros((1, 1, 0), np.float32)
 
-    def __init__(self, n_workers: int, name: str) -> None:
-        generator = np.random.default_rng(0)
-        subject = Subject("", "generic", name, OBSERVATION, N_ACTIONS)
-        shapes = network.weight_shapes(subject)
-        weights = network.initial_weights(shapes, "orthogonal", generator)
-        params = Params("PongNoFrameskip-v4", network=name, steps_per_update=N_STEPS)
-        shared = SharedState(weights, params)
-        observations = generator.integers(0, 256, (n_workers, N_STEPS + 1, 1, *OBSERVATION))
-        observations = observations.astype(np.uint8)
-        learner = Learner(shared, params, subject, observations[0])
-        self._locals = [LocalNetwork(learner) for _ in range(n_workers)]
-        nothing = np.zeros((N_STEPS, 1), np.float32)
-        self._rollouts = [
-            Rollout(
-                each,
-                nothing.astype(np.int32),
-                nothing,
-                1 - nothing,
-                np.zeros((1, 1, 0), np.float32),
-            )
-            for each in observations
-        ]
+    def round_of(local: LocalNetwork, seen: np.ndarray) -> Callable[[], None]:
+        rollout = Rollout(seen, nothing.astype(np.int32), nothing, 1 - nothing, no_state)
 
-    def rounds(self) -> list[Callable[[], None]]:
-        """One function for each worker: a rollout and an update."""
-        return [self._round(*each) for each in zip(self._locals, self._rollouts, strict=True)]
-
-    @staticmethod
-    def _round(local: LocalNetwork, rollout: Rollout) -> Callable[[], None]:
         def one() -> None:
             acted = [local.act(rollout.observations[t], rollout.states[0]) for t in range(N_STEPS)]
             local.learn(rollout, LEARNING_RATE, [of_step.activations for of_step in acted])
 
         return one
+
+    return [round_of(LocalNetwork(learner), seen) for seen in observations]
 
 
 def measure(rounds: Sequence[Callable[[], None]], seconds: float) -> dict[str, float]:
@@ -97,7 +85,6 @@ def measure(rounds: Sequence[Callable[[], None]], seconds: float) -> dict[str, f
 def main() -> None:
     """Answer the lines of the input."""
     answers = sys.stdout
-    made: dict[tuple[int, str], Workers] = {}
     with contextlib.redirect_stdout(sys.stderr):  # only answers go to the real stdout
         tensorflow_process.keep_freed_memory()
         tensorflow_process.start_tensorflow()
@@ -105,10 +92,8 @@ def main() -> None:
             if not line.strip():
                 break
             wanted = json.loads(line)
-            key = wanted["n_workers"], wanted["task"]
-            if key not in made:
-                made[key] = Workers(*key)
-            answer = measure(made[key].rounds(), wanted["seconds"])
+            rounds = rounds_of(wanted["n_workers"], wanted["task"])
+            answer = measure(rounds, wanted["seconds"])
             print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -68,9 +68,9 @@ class Setting(NamedTuple):
     @property
     def flags(self) -> list[str]:
         """The flags of train.py."""
-        of_task = FLAGS_THEN if self.revision else {self.task: TASKS[self.task].flags}
+        of_task = FLAGS_THEN[self.task] if self.revision else TASKS[self.task].flags
         sizes = (f"--{name}={getattr(self, name)}" for name in ("n_workers", "envs_per_worker"))
-        return [*of_task[self.task], *sizes]
+        return [*of_task, *sizes]
 
     def __str__(self) -> str:
         at = f" at {self.revision}" if self.revision else ""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from a3c.machine.appending import counted
+from a3c.machine.words import counted
 from benchmarks import calibration, contenders, documents
 
 SPEED = pathlib.Path(__file__).resolve().parent.parent / "docs/speed.md"

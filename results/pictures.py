@@ -55,8 +55,8 @@ def draw_over_games(runs: Sequence[Published], path: pathlib.Path) -> None:
         for y, each in enumerate(rows):
             colour = curves.COLOURS[0] if each.who == OURSELVES else "0.4"
             axes.plot(each.interquartile_mean, y, "o", color=colour)
-            if each.interval:
-                axes.plot(each.interval, (y, y), color=colour, lw=8, alpha=0.35)
+            if interval := each.interval:
+                axes.plot(interval, (y, y), color=colour, lw=8, alpha=0.35)
         labels = [f"{each.who.strip('*')}: {each.of}" for each in rows]
         axes.set_yticks(range(len(rows)), labels, fontsize="small")
         axes.invert_yaxis()

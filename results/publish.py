@@ -68,7 +68,8 @@ def copy(run: pathlib.Path, into: pathlib.Path, options: argparse.Namespace) -> 
         refuse_places(into)  # before an evaluation of minutes
         if not options.no_agent:
             agent = newest_in(run / "checkpoints" / "best") if options.best else saved
-            save_agent(agent, into / "checkpoints")
+            (into / "checkpoints").mkdir()
+            checkpoint.write_agent(agent, into / "checkpoints")
             facts["evaluated_by"] = revision_here()
             evaluate(into, options.games)
         (into / RUN).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
@@ -174,12 +175,6 @@ def newest_in(folder: pathlib.Path) -> Checkpoint:
     if problems:
         raise BadInput(problems[0])
     return saved
-
-
-def save_agent(saved: Checkpoint, folder: pathlib.Path) -> None:
-    """Write the weights of a checkpoint alone, which is enough to play."""
-    folder.mkdir()
-    checkpoint.write_agent(saved, folder)
 
 
 def evaluate(folder: pathlib.Path, n_games: int) -> None:

@@ -20,7 +20,7 @@ import ale_py
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from a3c.machine.appending import one_line
+from a3c.machine.words import without_breaks
 from a3c.settings.params import Params
 
 ATARI = "ale_py.env:AtariEnv"
@@ -32,12 +32,7 @@ class UnsupportedEnv(Exception):
     """An environment that cannot be trained on, and why, in one line."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(unwrapped(why, 1000))
-
-
-def unwrapped(text: object, most: int) -> str:
-    """A text of several lines on one line of at most so many characters."""
-    return one_line(" ".join(str(text).split()), most)
+        super().__init__(without_breaks(why, 1000))
 
 
 def make_base(params: Params, **ours: Any) -> gymnasium.Env:
@@ -113,7 +108,9 @@ def _wrapped(env: gymnasium.Env, name: str) -> gymnasium.Env:
         wrap: Callable[[gymnasium.Env], Any] = getattr(_import(module), wrapper)
         wrapped = wrap(env)
         if not isinstance(wrapped, gymnasium.Env):
-            raise TypeError(f"it returned {unwrapped(wrapped, 100)}, which is no gymnasium.Env")
+            raise TypeError(
+                f"it returned {without_breaks(wrapped, 100)}, which is no gymnasium.Env"
+            )
     except Exception as error:
         raise UnsupportedEnv(f"--wrapper {name} cannot be used: {told(error)}") from error
     return wrapped

@@ -13,7 +13,7 @@ import numpy as np
 
 from a3c.envs.process import EnvError, EnvProcess
 from a3c.machine import cores
-from a3c.machine.appending import counted
+from a3c.machine.words import counted
 
 FILES_PER_PROCESS = 3  # that the run's main process keeps open
 FILES_BESIDES = 64  # at least as many as it opens for anything else

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from gymnasium.spaces.utils import flatdim
 
-from a3c.envs.base import unwrapped
+from a3c.machine.words import without_breaks
 
 CHANNELS = (1, 3, 4)
 MAX_NUMBERS = 1_000_000  # of a vector; such a network takes a gigabyte
@@ -43,7 +43,7 @@ def why_not_seen(space: Space[Any]) -> str | None:
         return f"{what} among others, in {name}: gymnasium.wrappers.FilterObservation can drop them"
     if not 1 <= flatdim(space) <= MAX_NUMBERS:
         return (
-            f"of {flatdim(space):,} numbers, {unwrapped(space, 100)}: a gymnasium.ObservationWrapper"
+            f"of {flatdim(space):,} numbers, {without_breaks(space, 100)}: a gymnasium.ObservationWrapper"
             f" must make them 1 to {MAX_NUMBERS:,}"
         )
     return None
@@ -51,7 +51,7 @@ def why_not_seen(space: Space[Any]) -> str | None:
 
 def why_not_done(space: Space[Any]) -> str | None:
     """Why actions are not taken, and what would help; None if they are."""
-    shown = unwrapped(space, 200)
+    shown = without_breaks(space, 200)
     if isinstance(space, Box):
         if not np.issubdtype(space.dtype, np.floating):
             return f"{shown}: a gymnasium.wrappers.TransformAction can round floats to its numbers"

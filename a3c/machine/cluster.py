@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from a3c.machine import cores
-from a3c.machine.appending import BadInput
 from a3c.machine.stopping import SIGNALS
+from a3c.machine.words import BadInput
 
 VERSION = "2.60"
 INSTALL = "`make sweep` or `pip install 'a3c[ray]'` installs it"

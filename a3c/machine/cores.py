@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 
-from a3c.machine.appending import BadInput
+from a3c.machine.words import BadInput
 
 PROC, CGROUPS = pathlib.Path("/proc"), pathlib.Path("/sys/fs/cgroup")
 _CORES = re.compile(r"(?!0+$)\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", re.ASCII)

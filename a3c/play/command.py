@@ -23,13 +23,13 @@ from a3c.envs.make import UnsupportedEnv, describe_env
 from a3c.envs.process import EnvError
 from a3c.machine import cores, stopping
 from a3c.machine.appending import (
-    counted,
     open_what_is_closed,
     survive_loss_of,
     why_unwritable,
     write_atomically,
 )
 from a3c.machine.tensorflow_process import hushed, start_tensorflow
+from a3c.machine.words import counted
 from a3c.play import evaluation, export, screens, showing
 from a3c.play.evaluation import Played, Summary
 from a3c.settings.command_line import Parser, called

@@ -28,8 +28,8 @@ import numpy as np
 
 from a3c.contract import Moments
 from a3c.machine import cluster
-from a3c.machine.appending import BadInput, counted, ends_of, one_line
 from a3c.machine.stopping import SIGNALS
+from a3c.machine.words import BadInput, counted, ends_of, one_line
 from a3c.run.actor import CORES, Actor, Answer, Setup
 from a3c.settings import command_line
 

@@ -14,9 +14,9 @@ from a3c.envs.make import UnsupportedEnv, describe_env
 from a3c.envs.pool import Pool, close_all
 from a3c.envs.process import EnvError
 from a3c.machine import cores
-from a3c.machine.appending import counted
 from a3c.machine.stopping import StopSignals
 from a3c.machine.tensorflow_process import hushed
+from a3c.machine.words import counted
 from a3c.run.ray_process import RayProcess
 from a3c.settings import command_line
 from a3c.settings.config import code_in

@@ -23,8 +23,8 @@ from a3c.agent.shared import SharedState
 from a3c.agent.worker import Failure, RemoteRestart, Report, Worker
 from a3c.contract import Game, Position, Subject
 from a3c.machine import cores
-from a3c.machine.appending import counted, ends_of, one_line
 from a3c.machine.stopping import StopSignals, kept_from_new_threads
+from a3c.machine.words import counted, ends_of, one_line
 from a3c.play.evaluator import Evaluated, EvaluationFailed, Evaluator
 from a3c.run.remote import RemoteCollector
 from a3c.settings.params import Params, as_in_json

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from a3c import __version__
-from a3c.machine.appending import BadInput
+from a3c.machine.words import BadInput
 from a3c.settings import config, params
 from a3c.settings.config import PRESETS
 from a3c.settings.params import KNOBS, LR_END, TYPES, ParsedParams, flag, shown, taken

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-from a3c.machine.appending import BadInput, one_line
+from a3c.machine.words import BadInput, one_line
 from a3c.settings.params import (
     ASKED,
     KNOBS,

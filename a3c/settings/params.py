@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from a3c.machine import cluster, cores
-from a3c.machine.appending import BadInput
+from a3c.machine.words import BadInput
 
 PRESET_FILES = sorted(pathlib.Path(__file__).parent.glob("presets/*.toml"))
 MAX_ENVS = 1024  # each may be a process of its own

@@ -25,7 +25,8 @@ import safetensors
 import safetensors.numpy
 
 from a3c.contract import Counts, Moments, Position, Snapshot, Subject, WorkerPosition
-from a3c.machine.appending import one_line, write_atomically
+from a3c.machine.appending import write_atomically
+from a3c.machine.words import one_line
 from a3c.settings.config import OF_ONE_RUN
 
 FORMAT_VERSION = 3

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from a3c.machine.appending import one_line
+from a3c.machine.words import one_line
 
 
 class MonitorFile(NamedTuple):

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c.machine.appending import one_line
+from a3c.machine.words import one_line
 from a3c.settings import command_line
 from a3c.settings.config import OF_ONE_RUN, as_words
 from a3c.settings.naming import stem_of

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from a3c.machine.appending import counted
+from a3c.machine.words import counted
 from a3c.play import atari_scores, windows
 from a3c.play.atari_scores import scale_of
 from a3c.play.curves import (

@@ -13,8 +13,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from a3c.machine.appending import BadInput, one_line
 from a3c.machine.stopping import StopFlag
+from a3c.machine.words import BadInput, one_line
 from a3c.sweep import plan as plans
 from a3c.sweep import trial as trials
 from a3c.sweep.board import Board

@@ -13,7 +13,7 @@ import types
 import pytest
 
 from a3c.machine import cluster
-from a3c.machine.appending import BadInput
+from a3c.machine.words import BadInput
 
 
 @pytest.fixture

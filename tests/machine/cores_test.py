@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from a3c.machine import cores
-from a3c.machine.appending import BadInput
+from a3c.machine.words import BadInput
 
 V1 = "11:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n0::/system\n"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from a3c.machine import cluster
-from a3c.machine.appending import BadInput
+from a3c.machine.words import BadInput
 from a3c.settings.params import KNOBS
 from a3c.store import checkpoint, reading
 from tests.conftest import descendants
