@@ -97,7 +97,7 @@ format: $(DEV_READY) ## rewrite the sources in the project's format
 	$(VENV_PYTHON) -m ruff format .
 	$(VENV_PYTHON) -m ruff check --fix .
 
-images: $(RUNTIME_READY) ## the README's pictures, from an agent's run folder: make images RUN=runs/<run>
+images: $(RUNTIME_READY) ## the pictures of docs/looking-inside.md, from an agent's run folder: make images RUN=runs/<run>
 	@test -n "$(RUN)" || { echo "name a run folder of an Atari agent that plays: make images RUN=runs/..." >&2; exit 2; }
 	$(VENV_PYTHON) images/make_images.py "$(RUN)"
 

@@ -1,6 +1,6 @@
 """List the dumps in a `train.py --debug` log, and draw what the network saw and learned from.
 
-    python3 train.py PongNoFrameskip-v4 --debug 2> debug.log
+    python3 train.py --n_steps 500 --debug PongNoFrameskip-v4 2> debug.log
     python3 show_debug_data.py debug.log --updates 3-5 --out pictures
 
 Each dump gets one line: its number in the log, update, purpose, name, shape, type, and the start of

@@ -1,4 +1,7 @@
-"""Make the README's pictures from a trained agent's run folder: `make images RUN=runs/<run>`.
+"""Make the pictures of docs/looking-inside.md from a trained agent's run folder.
+
+    make images RUN=runs/<run>
+
 
     debug-act.png, debug-train.png, debug-course.png   a few updates of a --debug run that goes on
                                                        from the agent's checkpoint

@@ -30,6 +30,8 @@ OTHERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      plot_runs.REFERENCES["ocd"][1]),
     ("the paper's A3C, read off Figure 4", "15 h, 16 threads", "", "training, 3 best learning rates",
      plot_runs.REFERENCES["paper"][1]),
+    ("DeepMind's A3C, in Noisy Networks", "80M steps", "3", "best evaluation on the way",
+     ("9214", "496", "7", "18586", "1034")),
     ("PFRL A3C", "50–80M steps, 16 CPUs", "3", "best evaluation on the way",
      ("8882.6", "581.0", "20.9", "20721.9", "1043.5")),
     ("random play", "", "", "no-op starts", plot_runs.REFERENCES["random"][1]),

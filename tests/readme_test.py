@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from a3c.settings import command_line, params
+from a3c.store import logs
 from tests.tools.flags_page import flags_in
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -189,6 +190,27 @@ def test_what_a_document_names_exists(document: pathlib.Path) -> None:
     """Analytic: paths, links, commands, flags and tests of the document against the repository."""
     path = ROOT / document
     assert problems(path.read_text(encoding="utf-8"), path.parent) == []
+
+
+def test_the_table_beside_others_has_our_settings() -> None:
+    """Golden: what each preset sets, in docs/departures.md."""
+    text = (ROOT / "docs/departures.md").read_text("utf-8")
+    head, *rows = re.findall(r"^\| `--(\w+)` \| (.*) \|$|^\| \| (`ocd`.*) \|$", text, re.MULTILINE)
+    presets = [name.strip("`") for name in head[2].split(" | ") if "`" in name]
+    asked = [command_line.parse(["--preset", name, "Pong-v4"]).params for name in presets]
+    assert (presets, len(rows)) == (["ocd", "paper", "wide", "pong"], 11)
+    for flag, cells, _ in rows:
+        values = (getattr(each, flag) for each in asked)
+        wanted = ["nature" if value is None else value for value in values]
+        found = [type(x)(cell) for cell, x in zip(cells.split(" | "), wanted, strict=False)]
+        assert found == wanted, flag
+
+
+def test_every_figure_is_explained() -> None:
+    """Golden: the columns of progress.csv, each in one row of docs/looking-inside.md."""
+    text = (ROOT / "docs/looking-inside.md").read_text("utf-8")
+    cells = "".join(re.findall(r"^\| (`\w+/\w+`.*?) \|", text, re.MULTILINE))
+    assert sorted(re.findall(r"`(\w+/\w+)`", cells)) == sorted(logs.FIGURES)
 
 
 def test_every_picture_is_shown_and_small() -> None:

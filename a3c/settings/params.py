@@ -85,7 +85,7 @@ class Params:
     preset: str = _knob(
         RUN, "ocd", "", OURS,
         "the settings to start from; --config and other flags override them: ocd (OCD A3C's), paper"
-        " (the paper's network, its author's settings), wide (fastest for Atari), pong (learns Pong"
+        " (the paper's network, its author's settings), wide (Atari, three times as fast), pong (learns Pong"
         " soonest), cartpole, mujoco (continuous control), paper-lstm and wide-lstm (with a memory)",
         choices=tuple(path.stem for path in PRESET_FILES), changes_training=False)
     n_workers: int = _knob(
@@ -94,7 +94,7 @@ class Params:
         RUN, 1, "environments", "paper", "environments of each worker; it steps them with one network call",
         within=(1, MAX_ENVS))
     n_steps: int = _knob(
-        RUN, 10_000_000, "agent steps, of 4 emulator frames each", OCD,
+        RUN, 10_000_000, "agent steps, on Atari of 4 emulator frames each", OCD,
         "steps of all workers together, including those of a resumed run or a loaded checkpoint; may"
         " be written as 1e7",
         within=(1, 10**12), anew=True)

@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "flags.md"
 HEAD = """# Flags of train.py
 
 This page is generated from `a3c/settings/params.py` and `a3c/settings/presets/`; `make tables` writes it.
-`python3 train.py --help` prints the same.
+`python3 train.py --help` prints what each flag means, and its default.
 
 If several of these set a flag, the last one wins: the default, the preset, the file of `--config`, the command line.
 `args.json` in the run folder records every value and where it came from. `none` unsets a flag, on the command line and
