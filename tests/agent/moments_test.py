@@ -237,6 +237,25 @@ def test_a_rollout_uses_one_copy_and_adds_what_it_acted_on(traced: Traced) -> No
     assert [game.score for game in crew.of_kind(Game)] == [1, 7]
 
 
+def test_a_rollout_uses_the_moments_of_its_workers_copy(traced: Traced) -> None:
+    """Parity: where another worker has learned since, the rollout is as without; the next one has all."""
+    shared, learner = traced
+    run(traced, NumberedEnvs(4, 2), 0)  # back to the start
+    envs = [Recorded(), Recorded()]
+    params = params_with(normalize_observations=True, scale_rewards=True)
+    crew = Crew(shared, envs, params, learner=learner)
+    calls = record(crew.locals[1])
+    for worker in crew.workers:
+        shared.counters = Counters(12)
+        worker.run()
+    first, second = rollouts_of(calls)
+    raw, of_other = np.array(envs[1].acted), np.array(envs[0].acted)
+    np.testing.assert_array_equal(first.observations[:-1], raw[:3])
+    seen = np.concatenate([of_other, raw[:3]]).reshape(-1, 3)
+    wanted = np.clip((raw[3:] - mean_of(seen)) / sd_of(seen), -10, 10)
+    np.testing.assert_allclose(second.observations[:-1], wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("kept", ["observations", "returns"])
 def test_either_is_kept_alone(traced: Traced, kept: str) -> None:
     """Analytic: the other's numbers stay as they came."""

@@ -399,14 +399,16 @@ def test_policy_lag_counts_the_others_updates() -> None:
 
 
 def test_the_learning_rate_follows_the_steps_of_all_workers() -> None:
-    """Analytic: from 0.8 to 0 over 12 steps, in rollouts of 3: two of one worker, then two of another."""
+    """Analytic: from 0.8 to 0 over 12 steps, in rollouts of 3: two of one worker, and then two of another,
+    which collects its first one meanwhile.
+    """
     params = params_with(initial_lr=0.8, lr_decay_to_zero_by_n_steps=12)
     crew = crew_in_turn(15, params)
     calls = [record(local) for local in crew.locals]
-    rates = []
-    for w, of_worker in zip(crew.workers, calls, strict=True):
-        w.run()
-        rates.append([call.arguments[1] for call in calls_of(of_worker, "learn")])
+    first, second = crew.workers
+    crew.envs[1].on_step = lambda n: first.run() if n == 1 else None
+    second.run()
+    rates = [[call.arguments[1] for call in calls_of(made, "learn")] for made in calls]
     np.testing.assert_allclose(rates, [[0.8, 0.6], [0.4, 0.2]], rtol=1e-6)
 
 

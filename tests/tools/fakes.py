@@ -42,7 +42,7 @@ class NumberedEnvs:
         self.replaced: list[Replaced] = []
         self._terminations, self._truncations = terminations, truncations
         self._faults = faults
-        self._on_step = on_step
+        self.on_step = on_step
         self._episodes = np.zeros(n_envs, int)
         self._lengths = np.zeros(n_envs, int)
 
@@ -52,7 +52,7 @@ class NumberedEnvs:
 
     def step(self, actions: np.ndarray, slot: int) -> Step:
         n, n_envs = self.n_steps, len(self._episodes)
-        self._on_step(n)
+        self.on_step(n)
         assert len(actions) == n_envs
         self.n_steps += 1
         self.n_frames += 4 * n_envs

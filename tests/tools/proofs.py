@@ -1,7 +1,8 @@
 """Makes the changes of tests/proofs.toml, each of which turns the test of a promise red.
 
-    python3 -m tests.tools.proofs          makes each change in a copy of the tree and runs its test
-    python3 -m tests.tools.proofs table    writes docs/proofs.md
+    python3 -m tests.tools.proofs            makes each change in a copy of the tree and runs its test
+    python3 -m tests.tools.proofs sharing    only those with this word (or one of several) in their test
+    python3 -m tests.tools.proofs table      writes docs/proofs.md
 
 A row that names a test without a case stands for all cases except the weekly ones: each has to turn
 red. `make test-slow` makes the changes, and a fast test compares the page.
@@ -162,13 +163,17 @@ def _score() -> Iterator[str]:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["table"]:
+    words = sys.argv[1:]
+    if words == ["table"]:
         PAGE.write_text(page(), encoding="utf-8")
         return
+    proofs = [proof for proof in PROOFS if not words or any(word in proof.test for word in words)]
+    if not proofs:
+        sys.exit(f"no test of a proof has {' or '.join(words)} in its name")
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_of_tree(pathlib.Path(folder))
-        check_green([proof.test for proof in PROOFS], tree)
-        for proof in PROOFS:
+        check_green([proof.test for proof in proofs], tree)
+        for proof in proofs:
             print(f"{'red' if is_red(proof, tree) else 'STILL GREEN'}: {proof.test}", flush=True)
 
 
