@@ -12,7 +12,8 @@ A program would reach this limit if it did nothing but step environments and mul
   that follow, while every core does the same.
 - F: one core's FLOP/s in a large matrix product; no convolution reaches it.
 - FLOP_act: one forward pass.
-- FLOP_learn: forward and backward passes of the n_steps + 1 states of a rollout, per n_steps.
+- FLOP_learn: forward passes of the n_steps + 1 states of a rollout, and backward passes of n_steps, per
+  n_steps. The state after a rollout has only a value, through which no gradient goes.
 
 Workers of Pong with one environment each have another limit. Each has its own weights, which are larger than
 a core's caches, so they are read from memory whenever they are used:
@@ -103,19 +104,16 @@ class Loops(NamedTuple):
 def flop(task: str, steps_per_update: int = 5, again: bool = True) -> Flop:
     """Operations per step; a product and its addition are two.
 
-    As the paper writes it, learning goes forward and backward through all states of a rollout. With
-    `again` false, it goes forward through the last one only, and backward through the others.
+    Learning goes forward through all states of a rollout, and backward through all but the last. With
+    `again` false, it has what acting computed, and goes forward through the last one only.
     """
     layers = [2.0 * places * filters * inputs for places, filters, inputs in LAYERS[task]]
     # The backward pass costs as much for the weights' gradients, and as much for the inputs' gradients;
     # the first layer's input is the observation, which needs none.
     forward = sum(layers)
     backward = 2 * forward - layers[0]
-    if again:
-        learn = (forward + backward) * (steps_per_update + 1) / steps_per_update
-    else:
-        learn = backward + forward / steps_per_update
-    return Flop(forward, learn)
+    n_forward = steps_per_update + 1 if again else 1
+    return Flop(forward, backward + forward * n_forward / steps_per_update)
 
 
 def limit(cores: int, task: str, loops: Loops, again: bool = True) -> float:

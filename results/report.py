@@ -118,8 +118,10 @@ def over_games_table(runs: Sequence[Published]) -> str:
     for each in over_games(runs):
         ends = " to ".join(f"{end:.2f}" for end in each.interval or ())
         mean = f"{each.interquartile_mean:.2f}"
-        rows.append([each.who, each.n_seeds, each.of, mean, ends])
-    return documents.table(["", "seeds", "score of", "mean", "95 % interval"], rows)
+        of_games = [f"{scores.mean():.2f}" for scores in each.games]
+        rows.append([each.who, each.n_seeds, each.of, *of_games, mean, ends])
+    titles = [*TITLES, "interquartile mean", "95 % interval"]
+    return documents.table(["", "seeds", "score of", *titles], rows)
 
 
 def agents_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:

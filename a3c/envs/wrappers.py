@@ -251,8 +251,8 @@ class EndEpisodeOnLifeLoss(gymnasium.Wrapper):
 class ClipRewards(gymnasium.RewardWrapper):
     """Clips each reward to [-1, 1].
 
-    Mnih et al. 2015 take the sign, which is the same for the whole numbers that Atari games pay.
-    Clipping leaves the small rewards of other environments as they are.
+    Mnih et al. 2015 do so. Others take the sign, which is the same for the whole numbers that Atari
+    games pay. Clipping leaves the small rewards of other environments as they are.
     """
 
     def reward(self, reward: Any) -> float:

@@ -1,8 +1,8 @@
 """Plays whole games with a policy, by the protocol of published scores.
 
-A game begins with 0 to 30 no-op frames, rewards are unclipped, a lost life does not end an episode,
-and the game is cut off after 108,000 frames. `run_checkpoint.py` and the evaluations during
-training both play here.
+A game begins with 0 to 30 no-op frames (and 13 more, which fill the stack), rewards are unclipped,
+a lost life does not end an episode, and the game is cut off after 108,000 frames.
+`run_checkpoint.py` and the evaluations during training both play here.
 
 The score of a game depends only on the weights, the seed and the game's number, and not on what
 else is played before it or beside it: each game gets a new environment, and its random start, its

@@ -85,8 +85,9 @@ class Params:
     preset: str = _knob(
         RUN, "ocd", "", OURS,
         "the settings to start from; --config and other flags override them: ocd (OCD A3C's), paper"
-        " (the paper's network, its author's settings), wide (Atari, three times as fast), pong (learns Pong"
-        " soonest), cartpole, mujoco (continuous control), paper-lstm and wide-lstm (with a memory)",
+        " (the paper's network, its author's settings; add --n_workers 16), wide (Atari, three times as"
+        " fast), pong (learns Pong soonest), cartpole, mujoco (continuous control), paper-lstm and"
+        " wide-lstm (with a memory)",
         choices=tuple(path.stem for path in PRESET_FILES), changes_training=False)
     n_workers: int = _knob(
         RUN, 1, "threads", OCD, "worker threads; the paper uses 16 (§8)", within=(1, MAX_ENVS))
