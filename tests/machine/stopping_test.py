@@ -65,7 +65,8 @@ try:
 except KeyboardInterrupt:
     print("goes on")
 """
-    process = processes.start(["-c", code], tmp_path)
+    with processes.dispositions():
+        process = processes.start(["-c", code], tmp_path)
     assert process.wait(processes.DEADLINE_SECONDS) == 0
     assert (tmp_path / "stdout").read_text() == "goes on\n"
 
