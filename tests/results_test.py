@@ -36,7 +36,8 @@ WITHOUT_WEIGHTS = {
     "pong-paper-s0",
     "qbert-s0",
     "qbert-s1",
-    "spaceinvaders-s1",
+    "spaceinvaders-s0",
+    "spaceinvaders-s2",
 }
 
 # What is published
