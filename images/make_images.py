@@ -2,7 +2,6 @@
 
     make images RUN=runs/<run>
 
-
     debug-act.png, debug-train.png, debug-course.png   a few updates of a --debug run that goes on
                                                        from the agent's checkpoint
     eyes.png                                           run_checkpoint.py --eyes, in a game

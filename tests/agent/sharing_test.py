@@ -63,6 +63,8 @@ def test_a_workers_step_depends_on_the_statistics_that_another_left(
             (shared.mean_squares[name], mean_squares),
             (shared.weights[name] - before[name], step),
         ):
+            if subject is SUBJECT:  # ReLUs leave some of an image network's at 0
+                assert np.all(found != 0), name
             atol = tolerance * np.abs(wanted).max()
             np.testing.assert_allclose(found, wanted, 10 * tolerance, atol, err_msg=name)
         for statistics, gradient in ((zeros, second[name]), (left, at_shared[name])):
