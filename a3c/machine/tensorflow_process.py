@@ -27,7 +27,11 @@ def hushed() -> Iterator[None]:
     TensorFlow also loads Keras at once, with matplotlib and pandas, which takes two fifths of its
     time and 130 MB. It goes on without Keras if that fails, and loads it when somebody asks for
     `tf.keras`. None makes Python say that there is no such module.
+
+    Without AVX-512, TensorFlow uses oneDNN only if it is asked to. Its gradients of convolutions are
+    up to six times as fast as TensorFlow's own.
     """
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     is_first = sys.modules.setdefault(KERAS, None) is None  # type: ignore[arg-type]
     stderr, held_back = os.dup(2), os.memfd_create("stderr")

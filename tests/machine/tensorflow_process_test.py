@@ -49,6 +49,19 @@ def test_keras_is_loaded_when_it_is_asked_for() -> None:
     assert (before, layer, after) == ("True", "Dense", "False")
 
 
+@pytest.mark.parametrize(("asked", "used"), [(None, "1"), ("0", "0")])
+def test_onednn_is_asked_for_unless_the_user_decides(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, used: str
+) -> None:
+    """Analytic: TensorFlow decides by the processor only where nobody asks."""
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", asked)
+    with hushed():
+        pass
+    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == used
+
+
 @pytest.mark.parametrize(
     ("script", "status", "told"),
     [
