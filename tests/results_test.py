@@ -25,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = folders.read_all()
 # Evaluated; results/ has no room for them.
 WITHOUT_WEIGHTS = {
+    "beamrider-s1",
     "breakout-s0",
     "breakout-s2",
     "pong-black-s3",
