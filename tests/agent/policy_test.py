@@ -33,6 +33,14 @@ def test_certain_logits_leave_no_choice() -> None:
             np.testing.assert_array_equal(Categorical(3).sample(logits, generator), [1, 0, 2])
 
 
+@pytest.mark.parametrize("shape", [(2,), (1, 2), (3, 1, 2)])
+def test_large_logits_of_any_shape_have_probabilities(shape: tuple[int, ...]) -> None:
+    """Analytic: e^1000 is no float, but 1 : 3 are the odds."""
+    logits = np.broadcast_to(np.array([1000.0, 1000.0 + np.log(3)]), shape)
+    expected = np.broadcast_to([0.25, 0.75], shape)
+    np.testing.assert_allclose(Categorical(2).probabilities(logits), expected, rtol=1e-6)
+
+
 def test_the_same_generator_draws_the_same_actions() -> None:
     """Golden: one Gumbel draw for each logit, in order, from the given generator."""
     logits = np.random.default_rng(3).standard_normal((5, 4)).astype(np.float32)
