@@ -25,7 +25,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = folders.read_all()
 # Evaluated; results/ has no room for them.
 WITHOUT_WEIGHTS = {
-    "beamrider-s1",
+    "beamrider-s0",
+    "beamrider-s2",
     "breakout-s0",
     "breakout-s2",
     "pong-black-s3",
