@@ -292,7 +292,7 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (ROOT / "docs/results.md", "over-games"): over_games_table,
     (ROOT / "docs/results.md", "games"): functools.partial(agents_table, beginnings=GAMES),
     (ROOT / "docs/results.md", "pong"): functools.partial(agents_table, beginnings=PONG),
-    (ROOT / "docs/results.md", "pong-search"): search_table,
+    (ROOT / "docs/pong-search.md", "pong-search"): search_table,
     (ROOT / "docs/results.md", "wrappers"): wrappers_table,
     (ROOT / "docs/results.md", "presets"): functools.partial(agents_table, beginnings=PRESETS),
     (ROOT / "docs/results.md", "workers"): functools.partial(study_table, beginnings=WORKERS),

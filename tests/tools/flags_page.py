@@ -20,8 +20,9 @@ If several of these set a flag, the last one wins: the default, the preset, the 
 in files.
 
 *Presets* names the presets that set the flag, with their values. *Resume* says whether a resumed run may change the
-flag. *Training* says whether the flag counts as a setting of training: runs that differ only in flags with a "no", such
-as `--seed`, are compared as seeds of one setting.
+flag; a run that goes on beyond the end of its learning rate may change that, too. *Training* says whether the flag
+counts as a setting of training: runs that differ only in flags with a "no", such as `--seed`, are compared as seeds of
+one setting.
 
 | Command | Meaning |
 |---|---|
