@@ -4,6 +4,9 @@
     make profile PROFILE="--n_workers 4 --envs_per_worker 4 --task small"
     make profile PROFILE="--n_workers 16 --task CartPole"
 
+Without a setting, it profiles those of docs/speed.md and writes the figures to
+benchmarks/results/<date>-<cpu>-profile.json and to the table there.
+
 It runs train.py's own `main` with clocks around its parts. Each row is the CPU time of a part, as the
 operating system counts it for each thread, divided by the steps that were done. So the rows add up
 to the cores times the wall clock; a difference is other programs' time, or a mistake of this table.
@@ -13,6 +16,7 @@ outside, if it is there (`make profile` installs it with the peer).
 """
 
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -36,7 +40,7 @@ SAMPLES_PER_SECOND = 200
 PARTS = ("act", "learn", "env")
 
 
-# Their tables stand in docs/speed.md.
+# They stand in docs/speed.md.
 STANDING = (
     Setting(16, 1, "nature"),
     Setting(4, 4, "nature"),
@@ -112,7 +116,7 @@ class Clocks:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Profile one setting, or those of docs/speed.md, and print the tables."""
+    """Profile one setting, or those of docs/speed.md; returns the exit status."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -121,30 +125,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--envs_per_worker", type=int, default=1)
     parser.add_argument("--task", choices=TASKS, default="nature")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
-    parser.add_argument(
-        "--write", action="store_true", help="write the tables into docs/speed.md, too"
-    )
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file, too")
     options = parser.parse_args(argv)
     if options.n_workers is None:
-        for setting in STANDING:  # each in a process of its own: TensorFlow is set up once
-            command = [sys.executable, "-m", "benchmarks.profiling", f"--task={setting.task}"]
-            command += [f"--n_workers={setting.n_workers}"]
-            command += [f"--envs_per_worker={setting.envs_per_worker}"]
-            command += [f"--seconds={options.seconds}", *["--write"] * options.write]
-            if status := subprocess.run(command, check=False).returncode:
-                return status
-        return 0
+        return _profile_all(options.seconds)
     setting = Setting(options.n_workers, options.envs_per_worker, options.task)
     with tempfile.TemporaryDirectory() as folder:
         measured = _run(setting, pathlib.Path(folder) / "run", options.seconds)
     if measured is None:
         return 1
-    about = bench.about("profile", [], busy=0.0)
-    text = f"{about['date']}, revision {about['revision']}. {table(setting, *measured)}"
-    print(text)
-    if options.write:
-        name = f"profile {setting.n_workers}x{setting.envs_per_worker} {setting.task}"
-        documents.replace_between(report.SPEED, name, text)
+    profile = profile_of(setting, *measured)
+    print(table(profile))
+    if options.json:
+        options.json.write_text(json.dumps(profile), encoding="utf-8")
+    return 0
+
+
+def _profile_all(seconds: float) -> int:
+    """Profile those of docs/speed.md, and write the result; returns the exit status."""
+    result = bench.about("profile", [], busy=0.0) | {"anyway": False, "profiles": []}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "profile.json"
+        for setting in STANDING:  # each in a process of its own: TensorFlow is set up once
+            command = [sys.executable, "-m", "benchmarks.profiling", f"--task={setting.task}"]
+            command += [f"--n_workers={setting.n_workers}", f"--seconds={seconds}"]
+            command += [f"--envs_per_worker={setting.envs_per_worker}", f"--json={path}"]
+            if status := subprocess.run(command, check=False).returncode:
+                return status
+            result["profiles"].append(json.loads(path.read_text(encoding="utf-8")))
+    path = bench.write(result, "profile")
+    print(f"\n{report.write('make profile')}\n\nwritten to {path} and docs/speed.md")
     return 0
 
 
@@ -221,8 +231,10 @@ def part_of(stack: str) -> str:
     return "python" if "clocked_run" in stack else "rest"
 
 
-def table(setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, float] | None) -> str:
-    """The profile in Markdown."""
+def profile_of(
+    setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, float] | None
+) -> dict[str, Any]:
+    """The figures of a profile: milliseconds a step, and shares."""
     n_steps, wall = after.n_steps - before.n_steps, after.wall - before.wall
     cores = after.cores.since(before.cores)
     n_cores = round((cores.idle + cores.busy + cores.stolen) / wall)
@@ -232,56 +244,63 @@ def table(setting: Setting, before: Snapshot, after: Snapshot, gil: dict[str, fl
     elapsed = {
         part: (after.elapsed[part] - before.elapsed[part]) / setting.n_workers for part in PARTS
     }
+    elapsed["python"] = wall - sum(elapsed.values())
     workers, main_thread = after.workers - before.workers, after.main - before.main
     others = after.trainer - before.trainer - workers - main_thread
-    rows: list[tuple[str, float, str | None, str | None]] = [
-        ("emulator, or bare environment", in_bare, None, None),
-        ("image work and wrappers", in_env - in_bare, None, None),
-        (
-            "transport (and, on vectors, acting), the environments' side",
-            in_process - in_env,
-            None,
-            None,
-        ),
-        ("transport, the workers' side", cpu["env"], "env", "env"),
-        ("acting call", cpu["act"], "act", "act"),
-        ("learning call", cpu["learn"], "learn", "learn"),
-        ("TensorFlow's own threads (learning)", others, None, None),
-        ("Python between the calls", workers - sum(cpu.values()), "python", "python"),
-        ("the main thread", main_thread, "rest", None),
-        ("idle cores (all wait)", cores.idle, None, None),
-        ("taken by the hypervisor", cores.stolen, None, None),
-    ]
-    elapsed["python"] = wall - sum(elapsed.values())
-    lines = [
-        f"{setting}: {n_steps / wall:.0f} steps/s on {n_cores} cores ({provenance.cpu_model()})",
-        "",
-        "| milliseconds a step | CPU | holding the GIL | elapsed in a worker, per step of all |",
-        "|---|---|---|---|",
+    rows: list[tuple[str, float, str | None]] = [
+        ("emulator, or bare environment", in_bare, None),
+        ("image work and wrappers", in_env - in_bare, None),
+        ("transport (and, on vectors, acting), the environments' side", in_process - in_env, None),
+        ("transport, the workers' side", cpu["env"], "env"),
+        ("acting call", cpu["act"], "act"),
+        ("learning call", cpu["learn"], "learn"),
+        ("TensorFlow's own threads (learning)", others, None),
+        ("Python between the calls", workers - sum(cpu.values()), "python"),
+        ("the main thread", main_thread, "rest"),
+        ("idle cores (all wait)", cores.idle, None),
+        ("taken by the hypervisor", cores.stolen, None),
     ]
 
-    def shown(seconds: float | None) -> str:
-        return "" if seconds is None else f"{1000 * seconds / n_steps:.3f}"
+    def ms(seconds: float | None) -> float | None:
+        return None if seconds is None else round(1000 * seconds / n_steps, 5)
 
-    for name, seconds, gil_key, elapsed_key in rows:
-        of_gil = gil[gil_key] * wall if gil and gil_key else None
-        of_elapsed = elapsed[elapsed_key] if elapsed_key else None
-        lines.append(f"| {name} | {shown(seconds)} | {shown(of_gil)} | {shown(of_elapsed)} |")
-    total, wanted = sum(row[1] for row in rows), n_cores * wall
-    of_gil = sum(gil.values()) * wall if gil else None
-    lines += [
-        f"| **sum** | {shown(total)} | {shown(of_gil)} | {shown(sum(elapsed.values()))} |",
-        f"| wall clock × {n_cores} cores; wall clock | {shown(wanted)} | {shown(wall)} |"
-        f" {shown(wall)} |",
-        "",
-        f"The CPU column accounts for {100 * total / wanted:.1f} % of the cores' time; the GIL was"
-        + (
-            f" held {100 * sum(gil.values()):.0f} % of the clock."
-            if gil
-            else " not sampled (no py-spy)."
-        ),
+    of_gil = {key: share * wall for key, share in (gil or {}).items()}
+    return {
+        "setting": str(setting),
+        "steps_per_second": round(n_steps / wall, 1),
+        "cores": n_cores,
+        "cpu": provenance.cpu_model(),
+        "parts": [
+            {
+                "part": name,
+                "cpu_ms": ms(seconds),
+                "gil_ms": ms(of_gil.get(key or "")),
+                "elapsed_ms": ms(elapsed.get(key or "")),
+            }
+            for name, seconds, key in rows
+        ],
+        "accounted_for": round(sum(seconds for _, seconds, _ in rows) / (n_cores * wall), 4),
+        "gil_held": round(sum(gil.values()), 3) if gil else None,
+    }
+
+
+def table(profile: dict[str, Any]) -> str:
+    """A profile in Markdown."""
+    keys = ("cpu_ms", "gil_ms", "elapsed_ms")
+    head = ["milliseconds a step", "CPU", "holding the GIL", "elapsed in a worker, per step of all"]
+    rows = [
+        [part["part"], *("" if part[key] is None else f"{part[key]:.3f}" for key in keys)]
+        for part in profile["parts"]
     ]
-    return "\n".join(lines)
+    sums = [sum(part[key] or 0 for part in profile["parts"]) for key in keys]
+    rows.append(["**sum**", *(f"{each:.3f}" for each in sums)])
+    gil = profile["gil_held"]
+    held = "was not sampled (no py-spy)" if gil is None else f"was held {gil:.0%} of the clock"
+    return (
+        f"{profile['setting']}: {profile['steps_per_second']:.0f} steps/s on {profile['cores']}"
+        f" cores ({profile['cpu']})\n\n{documents.table(head, rows)}\n\nThe CPU column accounts for"
+        f" {profile['accounted_for']:.1%} of the cores' time; the GIL {held}."
+    )
 
 
 if __name__ == "__main__":

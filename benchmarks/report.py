@@ -392,6 +392,26 @@ def scaling_table(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def profiles_table(result: dict[str, Any]) -> str:
+    """The table of `make profile` in Markdown: a column for each setting."""
+    profiles = result["profiles"]
+    rows = [
+        [of_part[0]["part"], *(f"{each['cpu_ms']:.3f}" for each in of_part)]
+        for of_part in zip(*(profile["parts"] for profile in profiles), strict=True)
+    ]
+    held = ["" if p["gil_held"] is None else f"{p['gil_held']:.0%}" for p in profiles]
+    rows += [
+        [
+            "of the cores' time, the rows above are",
+            *(f"{p['accounted_for']:.1%}" for p in profiles),
+        ],
+        ["of the clock, the GIL was held", *held],
+        ["steps/s", *(f"{p['steps_per_second']:.0f}" for p in profiles)],
+    ]
+    head = ["CPU milliseconds a step", *(profile["setting"] for profile in profiles)]
+    return f"{header(result)}\n\n{documents.table(head, rows)}"
+
+
 def header(result: dict[str, Any]) -> str:
     """When, where and with which revision the figures were measured."""
     changed = " with uncommitted changes" if result["uncommitted"] else ""
@@ -410,6 +430,7 @@ TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "make bench, halfcheetah": (bench_table, "cores-halfcheetah"),
     "make bench-long": (long_table, "cores-long"),
     "make bench-scaling": (scaling_table, "cores-scaling"),
+    "make profile": (profiles_table, "cores-profile"),
     "make bench, pong, 16 cores": (bench_table, "16-cores-pong"),
     "make bench-scaling, 16 cores": (scaling_table, "16-cores-scaling"),
 }
