@@ -37,7 +37,7 @@ python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 need_python = $(if $(filter $(1),$(python_version)),,$(error Python $(1) is needed, but "$(PYTHON)" is: $(python_version). \
 	Name another: make PYTHON=python$(firstword $(1))))
 
-.PHONY: help train sweep test check cluster-test test-slow soak mutants pins tables bench bench-long bench-scaling profile format images results audit lock clean
+.PHONY: help train sweep test check lint cluster-test test-slow soak mutants pins tables bench bench-long bench-scaling profile format images results audit lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -51,10 +51,12 @@ sweep: $(RAY_READY) ## set up, Ray included, then train many runs: make sweep SW
 test: $(DEV_READY) ## set up, then run the test suite; prints the time of each room and the memory beside their budgets
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE)
 
-check: $(DEV_READY) ## format, lint, types and the fast tests
+lint: $(DEV_READY) ## format, lint and types
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m mypy
+
+check: lint ## the same, and the fast tests
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "$(FAST_TESTS)"
 
 cluster-test: $(DEV_READY) $(RAY_READY) ## set up, Ray included, then the tests that need it

@@ -31,7 +31,6 @@ CODE = ("a3c", "train.py", "benchmarks/*.py")
 CHANGES_OF_CODE = ("status", "--porcelain", "--untracked-files=no", "--", *CODE)
 # Ours; requirements.txt has the peers'.
 PACKAGES = ("tensorflow-cpu", "tensorflow", "numpy", "gymnasium", "ale-py", "mujoco")
-RESULTS = pathlib.Path(__file__).with_name("results")
 # The best wide setting found for a number of cores and a task, of at most 128 environments; see docs/speed.md.
 BEST_WIDE = {
     (2, "nature"): (3, 32),
@@ -218,8 +217,8 @@ def write(result: dict[str, Any], kind: str) -> pathlib.Path:
         f"{result['cores']}-cores",
     ]
     name = "-".join("".join(c for c in word if c.isalnum() or c in "-.") for word in [*words, kind])
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    report.RESULTS.mkdir(exist_ok=True)
+    path = report.RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return path
 

@@ -85,7 +85,6 @@ class _ClockedEmulator:
         self.act = clock.timed(ale.act, is_frame=True)
         self.reset_game = clock.timed(ale.reset_game)
         self.getScreenRGB = clock.timed(ale.getScreenRGB)
-        self.getScreenGrayscale = clock.timed(ale.getScreenGrayscale)
         self.getScreen = clock.timed(ale.getScreen)
 
     def __getattr__(self, name: str) -> Any:

@@ -16,7 +16,6 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from a3c.contract import Counts
-from a3c.machine import appending
 from a3c.store import checkpoint
 from tests.tools import processes
 
@@ -182,54 +181,3 @@ def test_a_folder_that_is_read_only_for_a_while_is_told(tmp_path):
         processes.end(process)
         screen.close()
     assert saved(folder).steps > before.steps
-
-
-def test_what_does_not_fit_waits_and_comes_first(tmp_path):
-    """Analytic: half a line was written; the other half comes once, before the next line."""
-    path = tmp_path / "lines"
-    lines = appending.Appender(path, "head\n")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
-        assert not lines.write("first\n")
-        assert lines.error == "File too large"
-        assert path.read_bytes() == b"head\nfir"
-        assert not lines.write("second\n")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert lines.write("third\n")
-    assert lines.error is None
-    assert path.read_text() == "head\nfirst\nsecond\nthird\n"
-    assert lines.n_bytes() == 24
-    lines.close()
-    again = appending.Appender(path, "head\n")
-    assert again.write("fourth\n")
-    assert path.read_text() == "head\nfirst\nsecond\nthird\nfourth\n"
-    again.close()
-
-
-def test_what_waits_is_bounded(tmp_path, monkeypatch):
-    """Analytic: a file that cannot be written takes limited memory, and counts what it loses."""
-    monkeypatch.setattr(appending, "MAX_WAITING_BYTES", 100)
-    lines = appending.Appender(tmp_path / "no" / "lines")
-    assert not any(lines.write("0123456789\n") for _ in range(1000))
-    assert lines.n_lost == 990
-    (tmp_path / "no").mkdir()
-    assert lines.write()
-    assert (tmp_path / "no" / "lines").read_text() == "0123456789\n" * 10
-    lines.close()
-
-
-def test_what_a_program_was_started_without_leads_nowhere(tmp_path):
-    """Analytic: without stdin, stdout and stderr, a file does not get their numbers, or what is printed."""
-    script = (
-        "import os, sys; from a3c.machine import appending; appending.open_what_is_closed();"
-        "file = open('file', 'w'); print('lost'); print('lost', file=sys.stderr);"
-        "os.write(1, b'lost'); os.write(2, b'lost'); print(file.fileno(), file=file);"
-        "assert sys.stdin.read() == ''"
-    )
-    command = ["-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", script]
-    environment = {**os.environ, "PYTHONPATH": str(processes.ROOT)}
-    done = subprocess.run(["sh", *command], cwd=tmp_path, env=environment)
-    assert done.returncode == 0
-    assert int((tmp_path / "file").read_text()) > 2

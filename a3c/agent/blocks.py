@@ -19,10 +19,6 @@ from a3c.agent.learner import copy_of
 from a3c.agent.shared import SharedState, Variables
 
 
-def specs_of(arrays: Mapping[str, Any]) -> dict[str, tf.TensorSpec]:
-    return {name: tf.TensorSpec(array.shape, tf.float32) for name, array in arrays.items()}
-
-
 class Sender:
     """Takes the place of the shared state where a remote worker learns."""
 
@@ -45,7 +41,8 @@ class Receiver:
     def __init__(self, shared: SharedState, n_rows: int) -> None:
         """`n_rows` are the steps of a whole rollout of all environments of a worker."""
         self._shared = shared
-        whole = specs_of(shared.variables)
+        shapes = {name: variable.shape for name, variable in shared.variables.items()}
+        whole = {name: tf.TensorSpec(shape, tf.float32) for name, shape in shapes.items()}
         self.n_weights = int(sum(spec.shape.num_elements() for spec in whole.values()))
         forms: list[dict[str, Any]] = [whole]
         if "dense_kernel" in whole and n_rows <= kernels.ROWS_OF_A_PRODUCT:
@@ -56,6 +53,7 @@ class Receiver:
             specs = tf.nest.flatten(form)
             n = sum(spec.shape.num_elements() for spec in specs)
             self._functions[n] = self._traced(form, n)
+        self.sizes = self._functions.keys()  # that a block of gradients may have
 
     def _traced(self, form: Any, n: int) -> Any:
         def apply(local: Variables, block: tf.Tensor, learning_rate: tf.Tensor) -> tf.Tensor:
@@ -64,10 +62,6 @@ class Receiver:
 
         specs = tf.TensorSpec((n,), tf.float32), tf.TensorSpec((), tf.float32)
         return traced(apply, copy_of(self._shared.variables), *specs)
-
-    def accepts(self, block: np.ndarray) -> bool:
-        """Whether a block has the type and the size of gradients."""
-        return bool(block.dtype == np.float32 and block.shape in [(n,) for n in self._functions])
 
     def new_worker(self) -> tuple[np.ndarray, Callable[[np.ndarray, float], np.ndarray]]:
         """A worker's copy of the weights, and what applies its gradients and returns the new copy."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from a3c.agent import moments
 from a3c.agent.policy import Policy
-from a3c.contract import Collected, Environments, Game, Moments, Step, WorkerPosition
+from a3c.contract import Environments, Game, Moments, Step
 from a3c.machine.stopping import Stopped
 from a3c.settings.params import Params, kept_moments
 
@@ -125,15 +125,14 @@ class Collector:
         self._params, self._generator = params, generator
         self._report, self._is_stopped = report, is_stopped
         n_envs = envs.observations.shape[1]
-        self.n_steps_per_rollout = params.steps_per_update * n_envs
         self._moments: Mapping[str, Moments] = {}  # as of the last update
         if arrays is None:
             shape = envs.observations.shape[2:]
             wanted = fields(params, network.policy, network.state_size, n_envs, shape)
             arrays = {name: np.zeros(shape, dtype) for name, (dtype, shape) in wanted.items()}
             arrays["observations"] = envs.observations
-        self._arrays = {name: arrays[name][:, rows] for name in ("observations", "returns")}
-        self._returns = self._arrays["returns"]
+        self.arrays = {name: arrays[name][:, rows] for name in ("observations", "returns")}
+        self._returns = self.arrays["returns"]
         self._returns[:] = 0  # a process that was replaced may have left some
         self._n_envs_drawn_for, self._rows = arrays["rewards"].shape[1], rows
         self.rollout = rollout_in(arrays).of_envs(rows)
@@ -148,7 +147,6 @@ class Collector:
         # In the episode that ended last in this rollout: its step, and the mean of its values.
         self.last_mean = -1, math.nan
         self._games: list[Game] = []  # that ended since the last rollout
-        self._n_frames_told = 0
 
     @property
     def n_steps_collected(self) -> int:
@@ -156,37 +154,20 @@ class Collector:
         return len(self.acted)
 
     @property
-    def position(self) -> WorkerPosition:
-        return WorkerPosition(self._generator.bit_generator.state, list(self._envs.next_games))
-
-    def begin(self) -> None:
-        """Begin the first games."""
-        # Into the last slot, because `_fill` begins with the last slot of the rollout before.
-        self._envs.reset(slot=self._params.steps_per_update)
-        self._take_replaced()
-
-    def collect(self, moments: Mapping[str, Moments]) -> Collected:
-        """Collect a rollout, for which `moments` are the running ones."""
-        games = self.fill(moments)
-        n_frames = self._envs.n_frames
-        new_frames = n_frames - self._n_frames_told
-        self._n_frames_told = n_frames
-        n_steps = len(self.rollout.rewards) * int(self.is_whole.sum())
-        seen = moments_in(self._arrays, self.is_whole, moments)
-        return Collected(n_steps, new_frames, games, seen, self.position, self.last_mean[1])
+    def generator_state(self) -> Mapping[str, Any]:
+        return self._generator.bit_generator.state
 
     def fill(self, moments: Mapping[str, Moments]) -> list[Game]:
-        """Fill the rollout; returns the games that have ended since the last call, with their steps."""
+        """Fill the rollout, for which `moments` are the running ones.
+
+        Returns the games that have ended since the last call, with their steps.
+        """
         self._moments, self.last_mean = moments, (-1, math.nan)
         self._fill()
         while not self.is_whole.any():
             self._fill()
         games, self._games = self._games, []
         return games
-
-    def end(self) -> None:
-        # The call that raised may have replaced a process.
-        self._take_replaced()
 
     def _fill(self) -> None:
         """Fill it once, whatever breaks. Slot 0 gets the last slot of the rollout before."""
@@ -216,7 +197,7 @@ class Collector:
             if ended.any():
                 self._end_episodes(t, step, ended)
             self._games.extend(game._replace(step=t) for game in step.games)
-            self._take_replaced()
+            self.take_replaced()
             self.acted.append(acted.activations)
         self._seen_in(len(actions))
 
@@ -254,7 +235,7 @@ class Collector:
             self.last_mean = t, float(self._value_sums[k] / self._n_values[k])
             self._value_sums[k] = self._n_values[k] = 0
 
-    def _take_replaced(self) -> None:
+    def take_replaced(self) -> None:
         """Leave out environments that were replaced since the last call, and report that."""
         for replaced in self._envs.take_replaced():
             for env in replaced.envs:

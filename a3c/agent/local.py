@@ -21,7 +21,7 @@ class LocalNetwork:
         self._local: Weights = learner.copy_of_shared()
         self.weights: Mapping[str, np.ndarray | tf.Variable] = self._local  # by name
         self._act = calls.bound(learner.act, self._local)
-        self._learn = calls.bound(learner.learn, self._local)
+        self._learn_whole = calls.bound(learner.learn, self._local)
         # Without LSTMs, the state is empty. It is converted once, as that takes a twentieth of acting.
         self._empty = None if self.state_size else tf.zeros(learner.state_shape)
 
@@ -56,11 +56,6 @@ class LocalNetwork:
         if new:
             self._keep(new)
         return told
-
-    def _learn_whole(
-        self, rollout: Rollout, rate: np.float32, acted: Sequence[Activations]
-    ) -> tuple[tf.Tensor, tf.Tensor, Weights]:
-        return self._learn(rollout, rate, acted)
 
     def take(self, block: np.ndarray) -> None:
         """Replace all weights by those of which `calls.packed` made this block."""

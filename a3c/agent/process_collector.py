@@ -26,18 +26,9 @@ from typing import Any
 import numpy as np
 
 from a3c.agent import collector, moments, network, vectors
-from a3c.agent.collector import Collector, EnvRestart, moments_in, rollout_in
+from a3c.agent.collector import Collector, EnvRestart, rollout_in
 from a3c.agent.policy import policy_of
-from a3c.contract import (
-    Collected,
-    Collecting,
-    Environments,
-    EnvProcesses,
-    Game,
-    Moments,
-    Subject,
-    WorkerPosition,
-)
+from a3c.contract import Collecting, Environments, EnvProcesses, Game, Moments, Subject
 from a3c.settings.params import Params
 
 
@@ -77,7 +68,10 @@ def _collector(
     held = {vectors.BLOCK: arrays["weights"]}
     acting = vectors.Network(subject, vectors.by_name(held, network.weight_shapes(subject)))
     generator = np.random.default_rng()
-    made = Collector(acting, envs, params, generator, _ignore, is_stopped, arrays, rows)
+    # A process cannot replace itself, so it reports nothing.
+    made = Collector(
+        acting, envs, params, generator, lambda restart: None, is_stopped, arrays, rows
+    )
 
     def collect(asked: dict[str, Any]) -> dict[str, Any]:
         generator.bit_generator.state = asked["generator"]
@@ -92,10 +86,6 @@ def _collector(
     return collect
 
 
-def _ignore(restart: EnvRestart) -> None:
-    """A process cannot replace itself."""
-
-
 class ProcessCollector:
     """The collectors in the processes of a worker, used as if they were one."""
 
@@ -106,53 +96,39 @@ class ProcessCollector:
         report: Callable[[EnvRestart], None],
     ) -> None:
         self._processes, self._report = processes, report
-        self._generator_state = generator.bit_generator.state
-        self.rollout = rollout_in(processes.arrays)
+        self.generator_state = generator.bit_generator.state
+        self.arrays, self.rollout = processes.arrays, rollout_in(processes.arrays)
         n_steps, n_envs = self.rollout.rewards.shape
-        self.n_steps_per_rollout = n_steps * n_envs
         self.n_steps_collected = 0  # of the rollout
         # This network has no activations to keep.
         self.acted: list[Mapping[str, Any]] = [{}] * n_steps
         self.is_whole = np.ones(n_envs, bool)  # as in `Collector`
-        self._n_frames_told = 0
+        self.last_mean = -1, math.nan  # as in `Collector`
 
-    @property
-    def position(self) -> WorkerPosition:
-        return WorkerPosition(self._generator_state, list(self._processes.next_games))
-
-    def begin(self) -> None:
-        """Begin the first games."""
-        self._processes.reset(slot=len(self.rollout.rewards))
-        self.end()
-
-    def collect(self, running: Mapping[str, Moments]) -> Collected:
-        """Have a rollout collected, for which `running` are the moments."""
-        self.n_steps_collected = 0
+    def fill(self, running: Mapping[str, Moments]) -> list[Game]:
+        """Have the rollout filled, as `Collector.fill` does."""
+        self.n_steps_collected, self.last_mean = 0, (-1, math.nan)
         self.is_whole[:] = False
         for name, used in running.items():
             for place, x in _parts_of(name, used).items():
-                self._processes.arrays[place][...] = x
+                self.arrays[place][...] = x
         n_seen = {name: int(used.n) for name, used in running.items()}
-        asked = {"n_seen": n_seen, "generator": self._generator_state}
-        games, last_mean = [], (-1, math.nan)
+        asked = {"n_seen": n_seen, "generator": self.generator_state}
+        games = []
         while not self.is_whole.any():
             for envs, told in self._processes.collect(asked):
                 self.is_whole[envs.start : envs.stop] = True
-                self._generator_state = told["generator"]
+                self.generator_state = told["generator"]
                 games += [Game(*game) for game in told["games"]]
-                if told["last_mean"][0] >= last_mean[0]:
-                    last_mean = told["last_mean"]
-            self.end()
-        n_steps = self.n_steps_collected = len(self.rollout.rewards)
-        n_frames = self._processes.n_frames
-        new_frames = n_frames - self._n_frames_told
-        self._n_frames_told = n_frames
-        seen = moments_in(self._processes.arrays, self.is_whole, running)
-        n_steps *= int(self.is_whole.sum())
-        games.sort(key=lambda game: (game.step, game.env))  # as one process would tell them
-        return Collected(n_steps, new_frames, games, seen, self.position, last_mean[1])
+                if told["last_mean"][0] >= self.last_mean[0]:
+                    self.last_mean = told["last_mean"]
+            self.take_replaced()
+        self.n_steps_collected = len(self.rollout.rewards)
+        return sorted(
+            games, key=lambda game: (game.step, game.env)
+        )  # as one process would tell them
 
-    def end(self) -> None:
-        """Report what was replaced."""
+    def take_replaced(self) -> None:
+        """Report what was replaced since the last call."""
         for replaced in self._processes.take_replaced():
             self._report(EnvRestart(replaced.why))

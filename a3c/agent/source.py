@@ -5,28 +5,45 @@ from typing import Any
 
 import numpy as np
 
-from a3c.agent.collector import Collector, EnvRestart
+from a3c.agent.collector import Collector, EnvRestart, moments_in
 from a3c.agent.learner import Learner, Measurement
 from a3c.agent.local import LocalNetwork, local_network
 from a3c.agent.process_collector import ProcessCollector
-from a3c.contract import Collected, EnvProcesses, Moments, WorkerPosition
+from a3c.contract import Collected, Environments, EnvProcesses, Moments, WorkerPosition
 from a3c.settings.params import Params
 
 
 class LocalSource:
     """Implements `worker.Source`."""
 
-    def __init__(self, local: LocalNetwork, collector: Collector | ProcessCollector) -> None:
-        self.local, self.collector = local, collector
-        self.n_steps_per_rollout = collector.n_steps_per_rollout
-        self.begin, self.end = collector.begin, collector.end
+    def __init__(
+        self, local: LocalNetwork, collector: Collector | ProcessCollector, envs: Environments
+    ) -> None:
+        self.local, self.collector, self._envs = local, collector, envs
+        self.n_steps_per_rollout = collector.rollout.rewards.size
+        # A call that raised may have replaced a process.
+        self.end = collector.take_replaced
+        self._n_frames_told = 0
 
     @property
     def position(self) -> WorkerPosition:
-        return self.collector.position
+        return WorkerPosition(self.collector.generator_state, list(self._envs.next_games))
+
+    def begin(self) -> None:
+        """Begin the first games."""
+        # Into the last slot, because a rollout begins with the last slot of the one before.
+        self._envs.reset(slot=len(self.collector.rollout.rewards))
+        self.collector.take_replaced()
 
     def collect(self, moments: Mapping[str, Moments]) -> Collected:
-        return self.collector.collect(moments)
+        """Collect a rollout, for which `moments` are the running ones."""
+        collector, n_frames_before = self.collector, self._n_frames_told
+        games = collector.fill(moments)
+        self._n_frames_told = self._envs.n_frames
+        n_steps = len(collector.rollout.rewards) * int(collector.is_whole.sum())
+        n_frames = self._n_frames_told - n_frames_before
+        seen = moments_in(collector.arrays, collector.is_whole, moments)
+        return Collected(n_steps, n_frames, games, seen, self.position, collector.last_mean[1])
 
     def learn(self, learning_rate: float) -> Any:
         """Learn from the rollout, as `LocalNetwork.learn` does."""
@@ -58,5 +75,5 @@ def local_source(
     """The source of a worker with these environments; `generator` draws its actions."""
     local = local_network(learner, envs.arrays.get("weights"))
     if envs.arrays:
-        return LocalSource(local, ProcessCollector(envs, generator, report))
-    return LocalSource(local, Collector(local, envs, params, generator, report, is_stopped))
+        return LocalSource(local, ProcessCollector(envs, generator, report), envs)
+    return LocalSource(local, Collector(local, envs, params, generator, report, is_stopped), envs)

@@ -5,10 +5,10 @@ class BadInput(Exception):
     """The user asked for something that cannot work; the message is always one line."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(one_line(message, 500))
+        super().__init__(one_line(message))
 
 
-def one_line(text: str, most: int) -> str:
+def one_line(text: str, most: int = 500) -> str:
     """The text on one line of at most so many characters; unprintable ones are escaped."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return shown if len(shown) <= most else shown[: most - 1] + "…"

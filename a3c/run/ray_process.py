@@ -147,7 +147,7 @@ class RayProcess:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()][-1:]
-        return one_line(": ".join(["the connection to Ray is lost", *said]), 500)
+        return one_line(": ".join(["the connection to Ray is lost", *said]))
 
     def close(self) -> None:
         """End it, and with it all actors; what does not end in time is killed."""

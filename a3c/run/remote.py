@@ -152,7 +152,7 @@ class RemoteCollector:
             return f"rollout {number} instead of {self._n_rollouts}"
         if n_steps not in range(unit, self.n_steps_per_rollout + 1, unit):
             return f"{n_steps} steps"
-        if not self._receiver.accepts(self._blocks[1, : done.n_gradients]):
+        if done.n_gradients not in self._receiver.sizes:
             return f"{done.n_gradients} numbers of gradients"
         if not all(math.isfinite(x) for game in collected.games for x in game[2:]):
             return "a game that is not finite"

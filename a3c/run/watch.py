@@ -316,4 +316,4 @@ def in_one_line(error: BaseException) -> str:
     text = str(error)
     if checked := re.search(r"\w+ not finite", text):  # TensorFlow adds a long text to ours
         return checked[0]
-    return one_line(f"{type(error).__name__}: {ends_of(text)}", 500)
+    return one_line(f"{type(error).__name__}: {ends_of(text)}")

@@ -51,7 +51,7 @@ def read(path: str, tell: Callable[[str], None]) -> dict[str, Any]:
         if not isinstance(record, dict) or not isinstance(record.get("params"), dict):
             raise BadInput('it is not the record of a run: it has no "params"')
         if unknown := [name for name in by_todays_names(record["params"]) if name not in KNOBS]:
-            tell(one_line(f"{file}: ignored unknown flags: {', '.join(unknown)}", 500))
+            tell(one_line(f"{file}: ignored unknown flags: {', '.join(unknown)}"))
         return of_record(record)
     except OSError as error:
         takes = "--config takes a TOML file, a run folder or its args.json"

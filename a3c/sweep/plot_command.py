@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from a3c.machine.words import counted
+from a3c.machine.words import counted, one_line
 from a3c.play import atari_scores, windows
 from a3c.play.atari_scores import scale_of
 from a3c.play.curves import (
@@ -79,11 +79,6 @@ def group_name(path: pathlib.Path) -> str:
 def game_name(env_id: str) -> str:
     """PongNoFrameskip-v4 and ALE/Pong-v5 are both Pong."""
     return re.sub(r"^ALE/|(NoFrameskip|Deterministic)?-v\d+$", "", env_id)
-
-
-def one_line(text: str) -> str:
-    """The text on one printable line, as in an error."""
-    return str(BadInput(text))
 
 
 def say(word: str) -> None:
@@ -180,7 +175,7 @@ def draw_game(
         for panel, name in zip(panels, options.figures, strict=True):
             draw_figure(panel, name, runs, options.x, styles[label]["color"])
         seeds = f" ({len(runs)} seeds)" if len(runs) > 1 else ""
-        name = one_line(label)[:100].lstrip("_") + seeds
+        name = one_line(label, 100).lstrip("_") + seeds
         handles += top.plot([], [], lw=2, label=name, **styles[label])
     every = [run for runs in groups.values() for run in runs]
     has_band = any(len(have(max(windows, default=1), runs)) > 1 for runs in groups.values())
@@ -435,7 +430,7 @@ def plot_sweep(options: argparse.Namespace) -> None:
         label = f"{group.env_id}, {pictures.label_of(group.setting)}"
         print(
             one_line(
-                f"{label}: {group.mean:.2f} ({group.low:.2f} to {group.high:.2f}), n = {group.n_seeds}"
+                f"{label}: {group.mean:.2f} ({group.low:.2f} to {group.high:.2f}), n = {group.n_seeds}",
             )
         )
     print(where)

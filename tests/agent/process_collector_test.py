@@ -16,6 +16,7 @@ import pytest
 from a3c.agent import moments, network, process_collector, vectors
 from a3c.agent.collector import Collector, EnvRestart, Rollout
 from a3c.agent.process_collector import ProcessCollector
+from a3c.agent.source import LocalSource
 from a3c.contract import Subject
 from a3c.envs import pool, process
 from a3c.envs.fleet import Fleet
@@ -60,13 +61,15 @@ class Rig:
         weights = network.initial_weights(shapes, "torch", np.random.default_rng(5), 0.5)
         self.restarts: list[EnvRestart] = []
         generator, report = np.random.default_rng(3), self.restarts.append
-        self.collector: Any
+        collector: Any
         if in_processes:
             self.pool.arrays["weights"][:] = vectors.held("mlp", weights)[vectors.BLOCK]
-            self.collector = ProcessCollector(self.pool, generator, report)
+            collector = ProcessCollector(self.pool, generator, report)
         else:
             acting = vectors.Network(subject, weights)
-            self.collector = Collector(acting, self.pool, params, generator, report)
+            collector = Collector(acting, self.pool, params, generator, report)
+        nothing_learns: Any = None
+        self.source = LocalSource(nothing_learns, collector, self.pool)
         self.params, self.subject = params, subject
 
 
@@ -74,14 +77,14 @@ class Rig:
 def rig(arguments: str, *how: Any, **more: Any) -> Iterator[Any]:
     made = Rig(arguments, *how, **more)
     with contextlib.closing(made.pool):
-        made.collector.begin()
+        made.source.begin()
         yield made
 
 
 def collect(made: Rig, running: Any) -> list[Any]:
     """All that a rollout brings, with copies of its arrays."""
-    collected = made.collector.collect(running)
-    arrays = Rollout(*(part.copy() for part in made.collector.rollout))
+    collected = made.source.collect(running)
+    arrays = Rollout(*(part.copy() for part in made.source.collector.rollout))
     return [arrays, collected]
 
 
@@ -150,7 +153,7 @@ def test_what_breaks_in_a_rollout_is_left_out_and_begins_anew() -> None:
         found, told = collect(broken, running)
         expected, all_of_it = collect(whole, running)
         assert (told.seen["returns"].n, all_of_it.seen["returns"].n) == (4, 8)
-        assert broken.collector.is_whole.tolist() == [True, False]
+        assert broken.source.collector.is_whole.tolist() == [True, False]
         assert [r.why for r in broken.restarts] == ["worker 0, environment 1 died (exit code -9)"]
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_array_equal(a[:, 0], b[:, 0])
@@ -160,7 +163,7 @@ def test_what_breaks_in_a_rollout_is_left_out_and_begins_anew() -> None:
         assert whole.pool.arrays["returns"][-1, 1] > 0
         found, told = collect(broken, running)
         expected, _ = collect(whole, running)
-        assert broken.collector.is_whole.all()
+        assert broken.source.collector.is_whole.all()
         paid = 10.0 * found.actions[:, 1]
         returns = [paid[0]]
         for each in paid[1:]:
@@ -191,13 +194,13 @@ def test_what_fails_again_and_again_is_an_error() -> None:
     """Analytic: the joystick breaks in every rollout; nothing of any counts."""
     with rig(f"--network mlp --steps_per_update 2 {TOY}RaisesInStep-v0") as made:
         collect(made, {})
-        assert made.collector.n_steps_collected == 2
-        rollouts = (made.collector.collect({}) for _ in range(20))
+        assert made.source.collector.n_steps_collected == 2
+        rollouts = (made.source.collect({}) for _ in range(20))
         with pytest.raises(EnvError, match="the joystick broke"):  # in each game's third step
             collections.deque(rollouts)
-        made.collector.end()
+        made.source.end()
         assert len(made.restarts) == 5
-        assert made.collector.n_steps_collected == 0
+        assert made.source.collector.n_steps_collected == 0
 
 
 @pytest.fixture
@@ -215,7 +218,7 @@ def test_each_step_of_a_rollout_has_the_time_of_one() -> None:
         assert collect(made, {})[1].n_steps == 40
         os.kill(pids_of(made.pool)[0], signal.SIGSTOP)
         with pytest.raises(EnvError, match="environment 0 has not answered for 1 s"):
-            made.collector.collect({})
+            made.source.collect({})
         assert made.pool._rows.n_frames[1] < 40
 
 
@@ -231,7 +234,7 @@ def test_a_process_may_take_its_time_for_another_worker() -> None:
         for each in both:
             open_pools.callback(each.pool.close)
         for each in both:
-            each.collector.begin()
+            each.source.begin()
         with futures.ThreadPoolExecutor(2) as threads:
             told = list(threads.map(lambda each: collect(each, {})[1], both))
         assert [(x.n_steps, x.n_frames) for x in told] == [(10, 10)] * 2
@@ -249,11 +252,11 @@ def test_a_stop_ends_the_wait_for_a_rollout(monkeypatch: Any) -> None:
     other = Rig(arguments.format(2), shared=shared)
     with contextlib.closing(other.pool):
         with contextlib.closing(stopped.pool):
-            stopped.collector.begin()
-            other.collector.begin()
+            stopped.source.begin()
+            other.source.begin()
             threading.Timer(0.3, stop.set).start()
             with pytest.raises(Stopped):
-                stopped.collector.collect({})
+                stopped.source.collect({})
         assert collect(other, {})[1].n_steps == 2
     assert [r.why for r in other.restarts] == ["worker 0, environment 0 died (exit code 0)"]
 
@@ -265,7 +268,9 @@ def test_who_collects() -> None:
     with rig(CARTPOLE) as made:
         collect(made, {})
         (pid,) = pids_of(made.pool)
-        assert "tensorflow" not in pathlib.Path(f"/proc/{pid}/maps").read_text()
+        maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
+        assert "ale_py" in maps
+        assert "tensorflow" not in maps
     for arguments in ("--debug --n_workers 1 CartPole-v1", "PongNoFrameskip-v4"):
         params, subject, _ = settings(arguments)
         assert process_collector.collecting(params, subject) is None

@@ -13,7 +13,7 @@ from a3c.agent import kernels, vectors
 from a3c.agent.collector import EnvRestart
 from a3c.agent.learner import Measurement
 from a3c.agent.worker import Failure
-from a3c.contract import Counts, Game, Replaced, Snapshot, Step
+from a3c.contract import Counts, Game, Replaced, Snapshot
 from a3c.machine.stopping import Stopped
 from tests.tools import oracle, oracle_replay
 from tests.tools.agents import FORGETFUL
@@ -453,31 +453,6 @@ def test_a_failure_without_memory_for_its_arrays_is_reported_all_the_same() -> N
     (failure,) = crew.of_kind(Failure)
     assert isinstance(failure.error, ZeroDivisionError)
     assert failure.arrays == {}
-
-
-def test_a_gradient_that_is_not_finite_stops_the_run_unapplied() -> None:
-    """Analytic: a reward of NaN in the second rollout. One update is counted, and the weights are those after it."""
-    envs = NumberedEnvs(4, 1)
-    step = envs.step
-
-    def poisoned(actions: np.ndarray, slot: int) -> Step:
-        result = step(actions, slot)
-        return result._replace(rewards=result.rewards * np.nan) if envs.n_steps == 5 else result
-
-    envs.step = poisoned
-    crew = crew_of_one(300, envs)
-    calls = record(crew.locals[0])
-    crew.run()
-    (failure,) = crew.of_kind(Failure)
-    assert isinstance(failure.error, tf.errors.InvalidArgumentError)
-    assert "not finite" in failure.traceback
-    assert crew.shared.counters.read() == Counts(steps=3, updates=1, games=0, frames=16)
-    expected = make_shared(300)
-    act_and_learn(make_local(expected, envs.observations), rollouts_of(calls)[0], 0.01)
-    assert_same_weights(crew.shared.weights, expected.weights)
-    assert_same_weights(crew.shared.mean_squares, expected.mean_squares)
-    with crew.shared.gate.shut():
-        pass  # nobody is left inside
 
 
 def test_a_stop_while_waiting_for_an_environment_is_no_failure() -> None:

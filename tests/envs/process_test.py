@@ -31,15 +31,6 @@ def parent_of(pid):
     return state_parent_and_session(pid)[1]
 
 
-def test_no_tensorflow_in_a_process():
-    """Analytic: nothing of TensorFlow is mapped, while the emulator is."""
-    with opened("CartPole-v1") as envs:
-        envs.wait_until_ready()
-        maps = pathlib.Path(f"/proc/{pids_of(envs)[0]}/maps").read_text()
-        assert "tensorflow" not in maps
-        assert "ale_py" in maps
-
-
 def is_deaf_to(pid, number):
     """Whether a process ignores the signal, or blocks it."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()

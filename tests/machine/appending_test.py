@@ -122,3 +122,18 @@ def test_what_the_console_cannot_show_is_escaped():
         check=True,
     )
     assert done.stdout == rb"x\u2026\udcff" + b"\n"
+
+
+def test_what_a_program_was_started_without_leads_nowhere(tmp_path):
+    """Analytic: without stdin, stdout and stderr, a file does not get their numbers, or what is printed."""
+    script = (
+        "import os, sys; from a3c.machine import appending; appending.open_what_is_closed();"
+        "file = open('file', 'w'); print('lost'); print('lost', file=sys.stderr);"
+        "os.write(1, b'lost'); os.write(2, b'lost'); print(file.fileno(), file=file);"
+        "assert sys.stdin.read() == ''"
+    )
+    command = ["-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(processes.ROOT)}
+    done = subprocess.run(["sh", *command], cwd=tmp_path, env=environment)
+    assert done.returncode == 0
+    assert int((tmp_path / "file").read_text()) > 2

@@ -100,7 +100,7 @@ def make_worker(
     main: MainThreadLink,
 ) -> Worker:
     collector = Collector(local, envs, params, generator, main.report, main.stop.is_set)
-    return Worker(number, shared, LocalSource(local, collector), params, main)
+    return Worker(number, shared, LocalSource(local, collector, envs), params, main)
 
 
 class Crew:

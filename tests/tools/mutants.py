@@ -88,7 +88,7 @@ MORE_TESTS = {
     "vectors": ("learner", "memory", "shared", "process_collector", "oracle_replay", "pins"),
     "calls": ("kernels", "learner", "remote", "pins"),
     "local": ("learner", "memory", "worker", "vectors", "remote", "pins"),
-    "source": ("worker", "failure", "remote", "oracle_replay"),
+    "source": ("process_collector", "worker", "failure", "remote", "oracle_replay"),
     "process_collector": ("pool", "remote", "pins"),
     "policy": ("agent", "imports", "losses", "worker", "evaluation", "oracle_replay"),
     "moments": ("worker", "shared", "oracle_replay", "pins"),

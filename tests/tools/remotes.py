@@ -91,7 +91,7 @@ class Actors:
 class Canned:
     """An actor without environments, whose rollouts are all alike, and the receiver for its blocks."""
 
-    n_weights = 4
+    n_weights, sizes = 4, (4,)
 
     def begin(self, setup: Setup) -> str:
         self._setup = setup
@@ -103,9 +103,6 @@ class Canned:
         games = [Game(NUMBER, 0, 1.0, 5)]
         collected = Collected(n_steps, n_steps, games, seen, self._setup.position)
         return np.ones(4, np.float32), Answer(number, collected, [])
-
-    def accepts(self, block: np.ndarray) -> bool:
-        return block.shape == (4,)
 
     def new_worker(self) -> Any:
         return np.zeros(4, np.float32), lambda block, rate: np.zeros(4, np.float32)
