@@ -170,6 +170,7 @@ def measure_one(arguments: str, address: str, seconds: float, rounds: int) -> di
     with contextlib.closing(ray_process), sources(arguments, ray_process) as (here, remote):
         n_bytes: dict[str, int] = {}
         for source in remote:
+            source.begin()
             source.collect({})
             n_gradients = source._latest.n_gradients
             n_bytes = {"out": 4 * source._receiver.n_weights, "back": 4 * n_gradients}
@@ -243,7 +244,8 @@ def measure_queue(seconds: float) -> None:
                 for source in remote:
                     n = min(source._receiver._functions)
                     source._setup = source._setup._replace(description=n)
-                updates_per_second(remote, 0.0)  # all begin
+                    source.begin()
+                updates_per_second(remote, 0.0)
                 rates = {n: updates_per_second(remote[:n], seconds) for n in SLEEPERS}
                 before, begin = cpu_seconds_of_raylets(), time.monotonic()
                 rate = updates_per_second(remote[:4], seconds)

@@ -12,8 +12,9 @@ What is locked, and why:
 - **A worker's copy of the weights is of one moment**, because its own update writes it too. The copy
   ages while other workers update the shared weights. That is the asynchrony of A3C.
 - **The counters have one lock**, so steps and updates are exact.
-- **The gate** lets updates pass until the main thread shuts it. While it is shut, no update runs and
-  none is counted, so everything that is copied then is of one moment.
+- **The gate** lets updates pass until somebody shuts it: the main thread to save, or a worker whose
+  copy of the weights is old before its first rollout. While it is shut, no update runs and none is
+  counted, so everything that is copied then is of one moment.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from a3c.agent import kernels, moments, network, optimizer, vectors
+from a3c.agent import calls, kernels, moments, network, optimizer, vectors
 from a3c.agent.kernels import Gradients
 from a3c.contract import Counts, Moments, Snapshot
 from a3c.settings.params import Params
@@ -32,11 +33,14 @@ from a3c.settings.params import Params
 T = TypeVar("T")
 Variables: TypeAlias = Mapping[str, tf.Variable]
 
+POLL_SECONDS = 0.1  # how late a worker that waits for steps may notice that the run is stopped
+
 
 class Gate:
-    """A readers-writer lock: many threads may be inside, none while the main thread shuts it."""
+    """A readers-writer lock: many threads may be inside, none while it is shut."""
 
     def __init__(self) -> None:
+        self._shutting = threading.Lock()  # one at a time
         self._changed = threading.Condition()
         self._n_inside = 0
         self._is_shut = False
@@ -54,43 +58,53 @@ class Gate:
 
     @contextlib.contextmanager
     def shut(self) -> Iterator[None]:
-        try:
-            with self._changed:
-                self._is_shut = True
-                self._changed.wait_for(lambda: self._n_inside == 0)
-            yield
-        finally:
-            with self._changed:
-                self._is_shut = False
-                self._changed.notify_all()
+        with self._shutting:
+            try:
+                with self._changed:
+                    self._is_shut = True
+                    self._changed.wait_for(lambda: self._n_inside == 0)
+                yield
+            finally:
+                with self._changed:
+                    self._is_shut = False
+                    self._changed.notify_all()
 
 
 class Counters:
     """Exact counts of what all workers have done together.
 
     A worker reserves a rollout's steps first, so that a run of n steps ends with the first rollout
-    that reaches n, and counts them once an update has learned from them.
+    that reaches n, and counts them once an update has learned from them. Until the last of them are
+    counted, some may come back, and whoever wants steps waits.
     """
 
     def __init__(self, n_steps_in_all: int, counts: Counts = Counts()) -> None:  # noqa: B008 (immutable)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._n_steps_in_all = n_steps_in_all
         self._n_reserved = counts.steps
         self._counts = counts
         self._lags: list[int] = []  # one for each update since `take_policy_lag`
 
-    def reserve(self, n_steps: int) -> bool:
-        """Reserve steps for the caller; False once all steps of the run are reserved."""
+    def reserve(self, n_steps: int, is_stopped: Callable[[], bool]) -> bool:
+        """Reserve steps for the caller; False once all steps of the run are counted, or it is stopped."""
         with self._lock:
-            if self._n_reserved >= self._n_steps_in_all:
-                return False
+            while self._n_reserved >= self._n_steps_in_all:
+                if is_stopped() or self._counts.steps >= self._n_steps_in_all:
+                    return False
+                self._lock.wait(POLL_SECONDS)
             self._n_reserved += n_steps
             return True
+
+    def are_complete(self) -> bool:
+        """Whether all steps of the run are counted."""
+        with self._lock:
+            return self._counts.steps >= self._n_steps_in_all
 
     def give_back(self, n_steps: int) -> None:
         """Return reserved steps that no update will learn from."""
         with self._lock:
             self._n_reserved -= n_steps
+            self._lock.notify_all()
 
     def add_update(
         self, n_steps: int, n_frames: int, n_updates_at_copy: int, n_games: int = 0
@@ -104,6 +118,7 @@ class Counters:
                 games=self._counts.games + n_games,
                 frames=self._counts.frames + n_frames,
             )
+            self._lock.notify_all()
             return self._counts
 
     def read(self) -> Counts:
@@ -152,6 +167,11 @@ class SharedState:
     @property
     def mean_squares(self) -> dict[str, np.ndarray]:
         return self._by_name(self._mean_squares)
+
+    def block(self) -> np.ndarray:
+        """A copy of all weights as one block, for `take`; of one moment if the gate is shut."""
+        block: np.ndarray = calls.packed(dict(self.variables)).numpy()
+        return block
 
     def _by_name(self, variables: Variables) -> dict[str, np.ndarray]:
         arrays = {name: variable.numpy() for name, variable in variables.items()}

@@ -52,6 +52,9 @@ class LocalSource:
             return self.local.learn(collector.rollout, learning_rate, collector.acted)
         return self.local.learn(collector.rollout.of_envs(collector.is_whole), learning_rate, None)
 
+    def take(self, weights: np.ndarray) -> None:
+        self.local.take(weights)
+
     def measure(self) -> Measurement:
         return self.local.measure(self.collector.rollout)
 

@@ -59,9 +59,11 @@ class Source(Protocol):
 
     @property
     def position(self) -> WorkerPosition: ...
-    def begin(self) -> None: ...
-    def collect(self, moments: Mapping[str, Moments]) -> Collected: ...
+    def begin(self) -> None: ...  # be ready to collect, which may take long
+    # None if the rollout was lost with what collected it. Then it must begin again.
+    def collect(self, moments: Mapping[str, Moments]) -> Collected | None: ...
     def learn(self, learning_rate: float) -> object: ...  # update the shared weights, copy them
+    def take(self, weights: np.ndarray) -> None: ...  # in the place of its copy, as one block
     def measure(self) -> Measurement: ...
     def arrays(self) -> dict[str, np.ndarray]: ...
     def end(self) -> None: ...
@@ -92,7 +94,7 @@ class Worker:
     def run(self) -> None:
         """Work until the run has its steps or is stopped; the first error stops all workers."""
         try:
-            self.source.begin()
+            self._begin()
             self._work()
         except Stopped:
             pass
@@ -105,25 +107,40 @@ class Worker:
         finally:
             self.source.end()
 
+    def _begin(self) -> None:
+        """Get ready to collect. Others may learn meanwhile: then the copy of the weights is renewed."""
+        self.source.begin()
+        counters = self._shared.counters
+        if counters.read().updates > self._n_updates_at_copy:
+            with self._shared.gate.shut():
+                self.source.take(self._shared.block())
+                self._moments = self._shared.moments
+                self._n_updates_at_copy = counters.read().updates
+
     def _work(self) -> None:
         n_rollouts, n_usual = 0, self.source.n_steps_per_rollout
-        while not self._stop.is_set() and self._shared.counters.reserve(n_usual):
+        counters, is_stopped = self._shared.counters, self._stop.is_set
+        while not is_stopped() and counters.reserve(n_usual, is_stopped):
             collected = self.source.collect(self._moments)
+            if collected is None:
+                counters.give_back(n_usual)
+                self._begin()
+                continue
             if collected.n_steps < n_usual:
-                self._shared.counters.give_back(n_usual - collected.n_steps)
+                counters.give_back(n_usual - collected.n_steps)
             elif self.number == 0 and is_measured(n_rollouts):
                 self._report(self.source.measure())
             with self._shared.gate:
-                if self._stop.is_set():
+                if is_stopped():
                     return
                 try:
-                    rate = self._learning_rate(self._shared.counters.read().steps)
+                    rate = self._learning_rate(counters.read().steps)
                     learn = functools.partial(self.source.learn, rate)
                     self._moments = self._shared.update(learn, collected.seen)
                 except BaseException:
                     self._stop.set()  # before others pass the gate
                     raise
-                counts = self._shared.counters.add_update(
+                counts = counters.add_update(
                     collected.n_steps,
                     collected.n_frames,
                     self._n_updates_at_copy,

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from a3c.contract import Moments
-from a3c.machine import cluster
+from a3c.machine import cluster, cores
 from a3c.machine.stopping import SIGNALS
 from a3c.machine.words import BadInput, counted, ends_of, one_line
 from a3c.run.actor import CORES, Actor, Answer, Setup
@@ -115,7 +115,7 @@ class RayProcess:
         self.channels = [Channel(*ends) for ends in zip(connections, memories, strict=True)]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         numbers = [connection.fileno() for connection in theirs] + memories
-        task = json.dumps([address, patience_seconds, numbers])
+        task = json.dumps([address, patience_seconds, cores.n_usable(), numbers])
         environment = os.environ | {"PYTHONPATH": _path(), "PYTHONSAFEPATH": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-c", self.program, task],
@@ -171,7 +171,8 @@ def main() -> None:
     """The process's own main function."""
     for number in SIGNALS:  # the run decides; Ray's processes do not inherit these handlers
         signal.signal(number, lambda *_: None)
-    address, patience_seconds, (control, *others) = json.loads(sys.argv[1])
+    address, patience_seconds, n_cores, (control, *others) = json.loads(sys.argv[1])
+    cores.use(str(n_cores))  # an embedded Ray offers these
     n = len(others) // 2
     channels = [Channel(Connection(others[i]), others[n + i]) for i in range(n)]
     at = None if address == "local" else address

@@ -48,11 +48,12 @@ class RemoteCollector:
         ray_process: RayProcess,
         channel: Channel,
         report: Callable[[Report], None],
-        is_stopped: Callable[[], bool],
+        is_over: Callable[[], bool],
     ) -> None:
+        """Once the run `is_over`, a wait ends with `Stopped`."""
         self._setup, self._receiver = setup, receiver
         self._ray_process, self._connection = ray_process, channel.connection
-        self._report, self._is_stopped = report, is_stopped
+        self._report, self._is_over = report, is_over
         self._blocks = channel.blocks(receiver.n_weights)
         self._blocks[0], self._apply = receiver.new_worker()
         self.n_steps_per_rollout = setup.params.steps_per_update * setup.params.envs_per_worker
@@ -68,22 +69,32 @@ class RemoteCollector:
         return self._setup.position
 
     def begin(self) -> None:
-        """Its actor begins when the first rollout is asked for."""
+        """Get an actor; wait for as long as no machine has room for it."""
+        while self.machine is None:
+            answer = self._ask(Begin(self._setup, self._receiver.n_weights))
+            if isinstance(answer, Lost):
+                self._lose(answer)
+            else:
+                assert isinstance(answer, Begun)
+                self.machine = answer.machine
 
-    def collect(self, moments: Mapping[str, Moments]) -> Collected:
-        """Have a rollout collected, by another actor if one is lost."""
-        while True:
-            lost = self._begin() if self.machine is None else self._collect(moments)
-            if lost is None and self._latest is not None:
-                return self._latest.answer.collected
-            if lost is not None:
-                self.machine = None
-                self._n_false_starts += 1
-                number, why = self._setup.worker, f"was lost: {lost.why}"
-                if self._n_false_starts >= MOST_FALSE_STARTS:
-                    again = f"{MOST_FALSE_STARTS} times without a rollout"
-                    raise RemoteError(f"remote worker {number} {again}; the last one {why}")
-                self._report(RemoteRestart(f"remote worker {number} {why}"))
+    def collect(self, moments: Mapping[str, Moments]) -> Collected | None:
+        """Have a rollout collected; None if its actor is lost."""
+        self._n_rollouts += 1
+        answer = self._ask(Collect(self._n_rollouts, moments))
+        if isinstance(answer, Lost):
+            self._lose(answer)
+            return None
+        assert isinstance(answer, Done)
+        if problem := self._problem_of(answer, moments):
+            raise RemoteError(f"remote worker {self._setup.worker} answered wrongly: {problem}")
+        for why in answer.answer.env_restarts:
+            self._report(EnvRestart(why))
+        self._latest, self._n_false_starts = answer, 0
+        return answer.answer.collected
+
+    def take(self, weights: np.ndarray) -> None:
+        self._blocks[0] = weights
 
     def learn(self, learning_rate: float) -> None:
         """Apply the rollout's gradients, by the same update as a local worker's."""
@@ -105,36 +116,24 @@ class RemoteCollector:
         """Its actor ends with the run's connection to Ray."""
         self.machine = None
 
-    def _begin(self) -> Lost | None:
-        answer = self._ask(Begin(self._setup, self._receiver.n_weights))
-        if isinstance(answer, Lost):
-            return answer
-        assert isinstance(answer, Begun)
-        self.machine = answer.machine
-        return None
-
-    def _collect(self, moments: Mapping[str, Moments]) -> Lost | None:
-        self._n_rollouts += 1
-        answer = self._ask(Collect(self._n_rollouts, moments))
-        if isinstance(answer, Lost):
-            return answer
-        assert isinstance(answer, Done)
-        if problem := self._problem_of(answer, moments):
-            raise RemoteError(f"remote worker {self._setup.worker} answered wrongly: {problem}")
-        for why in answer.answer.env_restarts:
-            self._report(EnvRestart(why))
-        self._latest, self._n_false_starts = answer, 0
-        return None
+    def _lose(self, lost: Lost) -> None:
+        self.machine = None
+        self._n_false_starts += 1
+        number, why = self._setup.worker, f"was lost: {lost.why}"
+        if self._n_false_starts >= MOST_FALSE_STARTS:
+            again = f"{MOST_FALSE_STARTS} times without a rollout"
+            raise RemoteError(f"remote worker {number} {again}; the last one {why}")
+        self._report(RemoteRestart(f"remote worker {number} {why}"))
 
     def _ask(self, request: Begin | Collect) -> Begun | Done | Lost:
         try:
             self._connection.send(request)
             while not self._connection.poll(POLL_SECONDS):
-                if self._is_stopped():
+                if self._is_over():
                     raise Stopped
             answer: Begun | Done | Lost | Failed = self._connection.recv()
         except (EOFError, OSError):
-            if self._is_stopped():
+            if self._is_over():
                 raise Stopped from None
             raise RemoteError(self._ray_process.last_words()) from None
         if isinstance(answer, Failed):

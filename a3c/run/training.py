@@ -107,14 +107,16 @@ def build_remote_workers(
     main = MainThreadLink(run.signals.stop, run.reports.put)
     n_envs = params.envs_per_worker
     receiver = Receiver(shared, params.steps_per_update * n_envs)
+
+    def is_over() -> bool:
+        return main.stop.is_set() or shared.counters.are_complete()
+
     workers = []
     for number, channel in enumerate(ray_process.channels, start=first):
         state = _generator_of(run, number).bit_generator.state
         position = WorkerPosition(state, run.start.first_games(number, n_envs))
         setup = Setup(params, run.subject, description, number, position)
-        remote = RemoteCollector(
-            setup, receiver, ray_process, channel, main.report, main.stop.is_set
-        )
+        remote = RemoteCollector(setup, receiver, ray_process, channel, main.report, is_over)
         workers.append(Worker(number, shared, remote, params, main))
     return workers
 

@@ -292,7 +292,8 @@ class Watch:
         if new:
             self._log.machines(n_steps, new)
         n_waiting = sum(each.machine is None for each in self._remote)
-        if n_waiting != self._n_waiting and not self._run.signals.stop.is_set():
+        is_over = self._run.signals.stop.is_set() or self._shared.counters.are_complete()
+        if n_waiting != self._n_waiting and not is_over:
             self._log.say(f"remote workers that wait for a machine: {n_waiting}")
             self._n_waiting = n_waiting
 

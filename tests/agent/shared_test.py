@@ -121,6 +121,7 @@ class SlowInt(int):
         return SlowInt(int(self) + other)
 
 
+NOW = lambda: True  # noqa: E731 (who waits for steps goes at once)
 SLOW_COUNTS = Counts(*map(SlowInt, (0, 0, 0, 0)))
 
 
@@ -131,7 +132,7 @@ def test_counts_are_exact_when_sixteen_threads_are_stopped(n_updates: int) -> No
     done = [Counts()] * 16
 
     def work(mine: int) -> None:
-        while not stopped.is_set() and counters.reserve(5):
+        while not stopped.is_set() and counters.reserve(5, NOW):
             steps, updates, games, frames = done[mine]
             n_games = updates % 3
             counters.add_update(5, 20 + mine, updates, n_games)
@@ -169,7 +170,7 @@ def test_steps_are_reserved_up_to_one_rollout_past_the_end(wanted: int, n_rollou
     granted: list[int] = []
 
     def ask() -> None:
-        while counters.reserve(7):
+        while counters.reserve(7, NOW):
             granted.append(7)
 
     run_threads([ask] * 16)
@@ -180,18 +181,44 @@ def test_steps_are_reserved_up_to_one_rollout_past_the_end(wanted: int, n_rollou
 def test_steps_given_back_can_be_reserved_again() -> None:
     """Analytic: two rollouts of 5 reach 10; one gives back 2, so one more is granted, and no more."""
     counters = Counters(10)
-    assert [counters.reserve(5) for _ in range(3)] == [True, True, False]
+    assert [counters.reserve(5, NOW) for _ in range(3)] == [True, True, False]
     counters.give_back(2)
-    assert [counters.reserve(5) for _ in range(2)] == [True, False]
+    assert [counters.reserve(5, NOW) for _ in range(2)] == [True, False]
     assert counters.read() == Counts()
+
+
+def test_who_finds_all_steps_reserved_waits_for_what_comes_back() -> None:
+    """Analytic: of 10 steps, 5 are counted and 5 come back to one of two who wait; the other leaves when these are
+    counted, too.
+    """
+    counters, granted = Counters(10), []
+    assert [counters.reserve(5, NOW) for _ in range(2)] == [True, True]
+    counters.add_update(5, 5, 0)
+
+    def work() -> None:
+        while counters.reserve(5, lambda: False):
+            granted.append(5)
+            counters.add_update(5, 5, 0)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert not counters.are_complete()
+    counters.give_back(5)
+    for thread in threads:
+        thread.join(TIMEOUT_SECONDS)
+        assert not thread.is_alive()
+    assert granted == [5]
+    assert counters.are_complete()
+    assert counters.read().steps == 10
 
 
 def test_restored_counts_go_on() -> None:
     """Analytic: 95 of 100 steps are done, so there is one rollout of 10 more, without a lag."""
     counters = Counters(100, Counts(steps=95, updates=19, games=3, frames=400))
     assert counters.read() == Counts(95, 19, 3, 400)
-    assert counters.reserve(10)
-    assert not counters.reserve(10)
+    assert counters.reserve(10, NOW)
+    assert not counters.reserve(10, NOW)
     assert counters.add_update(10, 40, 19, n_games=2) == Counts(105, 20, 5, 440)
     assert counters.take_policy_lag() == (0.0, 0.0)
 

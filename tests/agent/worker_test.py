@@ -381,13 +381,16 @@ def test_policy_lag_counts_the_others_updates() -> None:
     def let_the_second_work(n: int) -> None:
         locals_seen.append(numpy_weights(crew.locals[0].weights))
         if n == 1:
-            crew.workers[1].run()
+            second.start()
+            wait_until(lambda: crew.shared.counters.read().updates == 3)
 
     crew = Crew(
         make_shared(12), [NumberedEnvs(4, 1, on_step=let_the_second_work), NumberedEnvs(4, 1)]
     )
+    second = threading.Thread(target=crew.workers[1].run)
     start = numpy_weights(crew.shared.weights)
     crew.workers[0].run()
+    second.join()
     assert not crew.of_kind(Failure)
     assert crew.shared.counters.read().updates == 4
     assert crew.shared.counters.take_policy_lag() == (0.75, 3.0)
@@ -398,12 +401,57 @@ def test_policy_lag_counts_the_others_updates() -> None:
     assert np.all(crew.locals[1].weights["value_bias"] != crew.shared.weights["value_bias"])
 
 
+def test_who_begins_late_begins_with_the_weights_of_then() -> None:
+    """Analytic: the second worker begins after two updates of the first, and acts on what these have left."""
+    crew = crew_in_turn(9)
+    first, second = crew.workers
+    calls = record(crew.locals[1])
+    begin = second.source.begin
+
+    def begin_late() -> None:
+        first.run()
+        begin()
+
+    second.source.begin = begin_late
+    before = numpy_weights(crew.shared.weights)
+    left = {}
+    crew.envs[1].on_step = lambda n: left.update(numpy_weights(crew.shared.weights))
+    second.run()
+    assert not crew.of_kind(Failure)
+    assert crew.shared.counters.take_policy_lag() == (0.0, 0.0)
+    assert len(calls_of(calls, "learn")) == 1
+    assert_same_weights(calls[0].weights, left)
+    assert np.all(left["value_bias"] != before["value_bias"])
+
+
+def test_a_lost_rollout_is_collected_again() -> None:
+    """Analytic: twice in four rollouts; each time the source begins anew, and every step is counted once."""
+    crew = crew_of_one(12, NumberedEnvs(4, 1))
+    (worker,) = crew.workers
+    begin, collect, begun, n_lost = worker.source.begin, worker.source.collect, [], [1, 3]
+
+    def lose(moments: Any) -> Any:
+        collected = collect(moments)
+        n_lost[:] = [n - 1 for n in n_lost]
+        return None if 0 in n_lost else collected
+
+    def begin_again() -> None:
+        begun.append(crew.shared.counters.read().updates)
+        begin()
+
+    worker.source.begin, worker.source.collect = begin_again, lose
+    crew.run()
+    assert not crew.of_kind(Failure)
+    assert begun == [0, 0, 1]
+    assert crew.shared.counters.read()[:2] == (12, 4)
+
+
 def test_the_learning_rate_follows_the_steps_of_all_workers() -> None:
     """Analytic: from 0.8 to 0 over 12 steps, in rollouts of 3: two of one worker, and then two of another,
     which collects its first one meanwhile.
     """
     params = params_with(initial_lr=0.8, lr_decay_to_zero_by_n_steps=12)
-    crew = crew_in_turn(15, params)
+    crew = crew_in_turn(12, params)
     calls = [record(local) for local in crew.locals]
     first, second = crew.workers
     crew.envs[1].on_step = lambda n: first.run() if n == 1 else None

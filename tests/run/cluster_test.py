@@ -116,6 +116,16 @@ def check_counts(folder: pathlib.Path) -> None:
         assert np.isfinite(array).all()
 
 
+def test_a_run_ends_although_a_worker_never_gets_a_machine(tmp_path, train):
+    """Analytic: embedded Ray has one core, which one of two remote workers keeps; the first worker learns here."""
+    folder = tmp_path / "run"
+    words = ["--n_workers", "3", "--no_xla", "--n_steps", "30000", "--cores", "1"]
+    process = train(*words, "--log_dir", folder, "--ray", "local", "CartPole-v1")
+    assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
+    check_counts(folder)
+    assert Watched(process, folder).latest("misc/steps") == 30_000
+
+
 def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nodes):
     """Analytic: an actor killed, one hung, an environment process killed, a node killed, and a node that joins later;
     nothing is counted twice, nothing is left behind, and the run is resumed without Ray.

@@ -122,6 +122,7 @@ def canned(fate):
     channel = actors.channels[0]
     with contextlib.closing(channel.connection):
         source = RemoteCollector(setup, Canned(), actors, channel, reports.append, lambda: False)
+        source.begin()
         assert source.collect(NONE).seen["observations"].n == 5
         source.learn(0.1)
         assert source.steps == {"here": 5}
@@ -135,6 +136,9 @@ def test_an_actor_that_is_lost_again_and_again_ends_the_run():
     """Analytic: three times in a row."""
     fate = lambda n, done, gradients: done if n == 1 else Lost("no memory")  # noqa: E731
     with canned(fate) as (source, reports):
+        for _ in range(2):
+            assert source.collect(NONE) is None
+            source.begin()
         with pytest.raises(
             RemoteError, match=r"^remote worker 1 3 times without a rollout; .* no memory$"
         ):
@@ -155,7 +159,7 @@ def test_a_stopped_run_waits_for_nobody():
     """Analytic: an actor that never answers."""
     is_over = threading.Event()
     with canned(lambda n, done, gradients: done if n == 1 else is_over.wait()) as (source, _):
-        source._is_stopped = lambda: True
+        source._is_over = lambda: True
         with pytest.raises(Stopped):
             source.collect(NONE)
         is_over.set()
@@ -238,7 +242,7 @@ def test_a_clone_is_sent_and_an_installed_package_is_not(monkeypatch, is_clone):
     monkeypatch.setattr(os, "_exit", sys.exit)
     monkeypatch.setattr(command_line, "IS_CLONE", is_clone)
     ours, theirs = Pipe()
-    task = json.dumps(["host:1", 1.0, [os.dup(theirs.fileno())]])
+    task = json.dumps(["host:1", 1.0, 1, [os.dup(theirs.fileno())]])
     monkeypatch.setattr(sys, "argv", ["-c", task])
     with ours, theirs, processes.handlers_kept():
         with pytest.raises(SystemExit):

@@ -148,17 +148,14 @@ def crew_of_one(n_steps: int, envs: Any, params: Params = PARAMS, number: int = 
 
 
 def crew_in_turn(n_steps: int, params: Params = PARAMS) -> Crew:
-    """Two workers to run one after the other. The first stops after two rollouts of three steps, when it
-    has reserved the steps of a third.
-    """
-    first_stop = StopFlag()
-    envs = [
-        NumberedEnvs(4, 1, on_step=lambda n: first_stop.set() if n == 6 else None),
-        NumberedEnvs(4, 1),
-    ]
-    crew = Crew(make_shared(n_steps), envs, params)
-    crew.workers[0]._stop = first_stop
-    crew.workers[0].source.collector._is_stopped = first_stop.is_set
+    """Two workers to run one after the other. The first stops when there have been two updates."""
+
+    class FirstStop(StopFlag):
+        def is_set(self) -> bool:
+            return crew.shared.counters.read().updates >= 2
+
+    crew = Crew(make_shared(n_steps), [NumberedEnvs(4, 1), NumberedEnvs(4, 1)], params)
+    crew.workers[0]._stop = FirstStop()
     return crew
 
 
