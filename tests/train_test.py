@@ -438,6 +438,11 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["--hidden_units", "10000", "10000", CARTPOLE],
         ["200,150,003 weights", "at most 100,000,000"],
     ),
+    "a rollout that no array holds": (
+        ["--envs_per_worker", "100", "--steps_per_update", "10000", "PongNoFrameskip-v4"],
+        ["10,000 steps of 100 environments", "more than 2 GiB", "--steps_per_update"],
+    ),
+    "no path": (["--load_ckpt", "x" * 300], ["File name too long"]),
     "a finished run": (["--resume", "{plain}"], ["{plain}", "already finished"]),
     "folder taken": (["--log_dir", "{plain}", CARTPOLE], ["{plain}", "another run"]),
     "damaged checkpoint": (["--load_ckpt", "damaged", CARTPOLE], ["damaged", "ckpt-7"]),

@@ -186,7 +186,8 @@ class Learner:
             tape.watch(local)
             result, activations = self._losses(self._by_name(local), rollout, acted)
         loss = result.combined
-        gradients = kernels.gradients(tape, loss, local, activations)
+        known = activations if network.is_ours(self.subject.network) else {}
+        gradients = kernels.gradients(tape, loss, local, known)
         checked = tf.debugging.check_numerics(loss, "loss not finite")  # XLA leaves it out
         if self._params.debug:
             dumped = rollout._replace(observations=rollout.observations[:-1])._asdict()

@@ -59,6 +59,12 @@ def mlp(layer: Any, x: Any, subject: Subject) -> tuple[Any, Any]:
 
 
 NETWORKS = {"nature": nature, "small": small, "mlp": mlp}
+_OURS = dict(NETWORKS)
+
+
+def is_ours(name: str) -> bool:
+    """Whether the network is still ours, so that its layers are known; a program may replace it."""
+    return NETWORKS[name] is _OURS[name]
 
 
 class _Shapes:

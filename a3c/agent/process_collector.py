@@ -35,8 +35,7 @@ from a3c.settings.params import Params
 def collecting(params: Params, subject: Subject) -> Collecting | None:
     """How the processes of a worker's environments collect rollouts; None if they only step."""
     # They do not know a network with which the program that trains has replaced ours.
-    is_ours = subject.network == "mlp" and network.NETWORKS["mlp"] is network.mlp
-    if not is_ours or params.debug:
+    if subject.network != "mlp" or not network.is_ours("mlp") or params.debug:
         return None
     arrays = collector.fields(
         params,

@@ -28,7 +28,7 @@ from a3c.envs import debug_wrappers, screen, spaces, wrappers
 from a3c.envs.base import ATARI, UnsupportedEnv, make_base, spec_of, told
 from a3c.envs.score import Score
 from a3c.machine import seeding
-from a3c.settings.params import Params
+from a3c.settings.params import MOST_EPISODE_STEPS, Params
 
 
 def describe_env(params: Params) -> EnvDescription:
@@ -53,6 +53,8 @@ def _described(params: Params) -> EnvDescription:
         is_continuous = spaces.is_continuous(env.action_space)
         # Scores are those of the environment's own limit, if it has one.
         limit = spec_of(params.env_id).max_episode_steps or params.max_episode_steps
+        if limit is not None:
+            limit = min(limit, MOST_EPISODE_STEPS)
         return EnvDescription(
             kind="image" if is_image else "vector",
             observation_shape=shape,

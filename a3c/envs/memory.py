@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from a3c.contract import Collecting, EnvDescription
+from a3c.machine.words import BadInput
 
 
 class Rows(NamedTuple):
@@ -29,24 +30,16 @@ class Rows(NamedTuple):
         self.terminated[envs] = self.truncated[envs] = False
 
 
-class SharedMemory:
-    """Memory for `Rows`, without a name, so that a killed run leaves none behind.
-
-    It can only be handed to a process while that is being started.
-    """
-
-    def __init__(
-        self,
-        description: EnvDescription,
-        n_slots: int,
-        n_envs: int,
-        collecting: Collecting | None = None,
-    ) -> None:
-        shape, dtype = description.observation_shape, description.observation_dtype
-        n, is_continuous = description.n_actions, description.is_continuous
-        of_actions = ("float32", (n_envs, n)) if is_continuous else ("int32", (n_envs,))
-        more = collecting.arrays if collecting else {}
-        self._layout = np.dtype(
+def layout_of(
+    description: EnvDescription, n_slots: int, n_envs: int, collecting: Collecting | None
+) -> np.dtype:
+    """The type of a worker's memory as a whole; BadInput if that is larger than NumPy's types can be."""
+    shape, dtype = description.observation_shape, description.observation_dtype
+    n, is_continuous = description.n_actions, description.is_continuous
+    of_actions = ("float32", (n_envs, n)) if is_continuous else ("int32", (n_envs,))
+    more = collecting.arrays if collecting else {}
+    try:
+        return np.dtype(
             [
                 ("observations", dtype, (n_slots, n_envs, *shape)),
                 ("final_observations", dtype, (n_envs, *shape)),
@@ -60,6 +53,27 @@ class SharedMemory:
             ],
             align=True,
         )
+    except ValueError:
+        raise BadInput(
+            f"a rollout of {n_slots - 1:,} steps of {n_envs:,} environments takes more than 2 GiB:"
+            " lower --steps_per_update or --envs_per_worker"
+        ) from None
+
+
+class SharedMemory:
+    """Memory for `Rows`, without a name, so that a killed run leaves none behind.
+
+    It can only be handed to a process while that is being started.
+    """
+
+    def __init__(
+        self,
+        description: EnvDescription,
+        n_slots: int,
+        n_envs: int,
+        collecting: Collecting | None = None,
+    ) -> None:
+        self._layout = layout_of(description, n_slots, n_envs, collecting)
         self._bytes = RawArray("B", self._layout.itemsize)
 
     def rows(self) -> Rows:

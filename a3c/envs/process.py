@@ -60,6 +60,9 @@ class EnvProcess:
             with _PROCESSES, _without_the_program():
                 process = _context().Process(target=serve, args=(self._shares,), name=share.name)
                 process.start()
+                # The server that forks it may be older than this process's set of cores.
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(process.pid, os.sched_getaffinity(0))
         finally:
             self._close_sockets()
         self._process = process

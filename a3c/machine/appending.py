@@ -87,6 +87,8 @@ def survive_loss_of(file: TextIO) -> Iterator[None]:
     """
     try:
         yield
+    except UnicodeError:  # the console cannot show a character
+        pass
     except OSError as error:
         number = file.fileno()
         before = os.dup(number)
@@ -132,6 +134,9 @@ def write_atomically(path: pathlib.Path, data: str | bytes) -> None:
 def why_unwritable(path: pathlib.Path) -> str | None:
     """Why a file cannot be written; checked before an hour of work, and without changing it."""
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # A pipe would lose its reader if it were opened and closed.
+            return None if os.access(path, os.W_OK) else os.strerror(errno.EACCES)
         path = path.resolve()  # a link to a new file stays
         is_new = not path.exists()
         path.open("ab").close()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from a3c.agent import network, process_collector
 from a3c.contract import EnvDescription, Subject
+from a3c.envs import memory
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import UnsupportedEnv, describe_env
 from a3c.envs.pool import Pool, close_all
@@ -146,6 +147,8 @@ def _run(
     params, n_envs = parsed.params, parsed.params.envs_per_worker
     subject = subject_of(params, description)
     _check_size(subject)
+    n_slots, collecting = params.steps_per_update + 1, process_collector.collecting(params, subject)
+    memory.layout_of(description, n_slots, n_envs, collecting)
     timeout, is_stopped = params.env_timeout_seconds, signals.stop.is_set
     n_remote = n_remote_workers(params)
     n_local = params.n_workers - n_remote
@@ -172,12 +175,10 @@ def _run(
     open_things.callback(say_how_to_go_on, folder, params)
 
     # The environment processes start while TensorFlow is imported.
-    collecting = process_collector.collecting(params, subject)
     pools: list[Pool] = []
     open_things.callback(close_all, pools)
     for worker in range(n_local):
         first_games = start.first_games(worker, n_envs)
-        n_slots = params.steps_per_update + 1
         pools.append(Pool(params, description, worker, n_slots, first_games, fleet, collecting))
     with hushed():
         from a3c.run import training

@@ -24,6 +24,7 @@ LR_END = "lr_decay_to_zero_by_n_steps"
 RENAMED = dict.fromkeys(
     ["wake_interval_seconds", "manager_wake_interval_seconds"], "log_interval_seconds"
 )
+MOST_EPISODE_STEPS = 10**9
 # What a checkpoint's network is made for: no run with another value can start from it.
 OF_SUBJECT = {
     *("env_id", "preprocessing", "network", "hidden_units", "activation", "lstm_units"),
@@ -135,7 +136,7 @@ class Params:
         " the module is imported, which runs its code")
     max_episode_steps: int | None = _knob(
         ENVIRONMENT, None, "agent steps", OURS,
-        "time limit of an episode, not for Atari; none: the environment's own", within=(1, 10**9))
+        "time limit of an episode, not for Atari; none: the environment's own", within=(1, MOST_EPISODE_STEPS))
 
     steps_per_update: int = _knob(
         UPDATE, 5, "agent steps of each environment", "paper §8",

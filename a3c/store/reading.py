@@ -11,6 +11,7 @@ knows this version's flags, so every later version can read a published run.
 
 import gzip
 import json
+import os
 import pathlib
 import zlib
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ def read_text(path: pathlib.Path) -> str:
 def folder_of(path: pathlib.Path) -> pathlib.Path | None:
     """The run folder that a path is, or lies in; None for files of others."""
     path = path.absolute()  # such as checkpoints/best/ckpt-70.safetensors
-    return next((p for p in (path, *path.parents[:3]) if (p / ARGS).is_file()), None)
+    return next((p for p in (path, *path.parents[:3]) if os.path.isfile(p / ARGS)), None)
 
 
 def read_record(folder: pathlib.Path) -> Record:
@@ -95,13 +96,16 @@ def read_record(folder: pathlib.Path) -> Record:
 
 def monitor_paths(path: pathlib.Path) -> list[pathlib.Path]:
     """A run's monitor files, none if it has just begun; plain ones are preferred to zipped ones."""
-    if path.is_file():
-        return [path]
-    for folder in (path, path / OLD_GAMES):
-        zipped_first = [*folder.glob("*monitor.csv.gz"), *folder.glob("*monitor.csv")]
-        if zipped_first:
-            return sorted({p.name.removesuffix(".gz"): p for p in zipped_first}.values())
-    if not (path / ARGS).is_file():
+    try:
+        if path.is_file():
+            return [path]
+        for folder in (path, path / OLD_GAMES):
+            zipped_first = [*folder.glob("*monitor.csv.gz"), *folder.glob("*monitor.csv")]
+            if zipped_first:
+                return sorted({p.name.removesuffix(".gz"): p for p in zipped_first}.values())
+    except OSError as error:  # an impossible name, a folder that we may not read
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    if not os.path.isfile(path / ARGS):
         raise BadInput(f"{path} holds no monitor files (monitor.csv or *.monitor.csv)")
     return []
 

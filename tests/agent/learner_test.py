@@ -1,6 +1,8 @@
 """Acting, learning and measuring against the oracle, and what the debug log has of them."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from a3c.agent import network
 from a3c.agent.collector import Rollout
 from a3c.agent.learner import Learner
 from a3c.agent.local import LocalNetwork
+from a3c.agent.policy import policy_of
+from a3c.contract import Subject
 from a3c.settings.params import Params
 from tests.tools import oracle, oracle_replay
 from tests.tools.crews import (
@@ -147,12 +151,16 @@ def test_measuring_an_image_network_adds_up_the_parts() -> None:
 
 
 def moved_by(
-    rollout: Rollout, params: Params, anew: bool = False, n_envs: int | None = None
+    rollout: Rollout,
+    params: Params,
+    anew: bool = False,
+    n_envs: int | None = None,
+    shapes: Mapping[str, tuple[int, ...]] = IMAGE_SHAPES,
 ) -> dict[str, np.ndarray]:
     """How far one update moves each weight of `small`: `anew` without what acting has computed, and in a
     network for n_envs environments.
     """
-    shared = make_shared(100, shapes=IMAGE_SHAPES, rmsprop_epsilon=0.1)
+    shared = make_shared(100, shapes=shapes, rmsprop_epsilon=0.1)
     start = numpy_weights(shared.weights)
     n_steps, k = rollout.rewards.shape
     local = make_local(shared, np.zeros((n_steps + 1, n_envs or k, 84, 84, 4), np.uint8), params)
@@ -196,6 +204,25 @@ def test_few_rows_are_not_multiplied_out(n_steps: int, n_envs: int, is_product: 
         used = [x.outputs[0].shape for x in products if x.outputs[0].consumers()]
         n_whole.append(used.count(IMAGE_SHAPES["dense_kernel"]))
     assert n_whole == [0 if is_product else 1, 1]
+
+
+def test_few_rows_of_another_network_are_learned_from_as_many(monkeypatch) -> None:
+    """Parity: a program has replaced `small` by a network whose `dense` is no rectifier, and does not see the layer
+    before it.
+    """
+
+    def other(layer: Any, x: Any, subject: Subject) -> tuple[Any, Any]:
+        x = layer.conv("conv1", x, filters=16, size=8, stride=4)
+        for_value = layer.relu("value_dense", x, 4)
+        x = layer.tanh("dense", x, 8)
+        return policy_of(subject).head(layer, x), layer.linear("value", for_value, 1)
+
+    monkeypatch.setitem(network.NETWORKS, "small", other)
+    shapes = network.weight_shapes(IMAGE_SUBJECT)
+    params = params_with(network="small", steps_per_update=3)
+    rollout = random_rollout(9, 3, 1, images=True, ends=False)
+    few, any_number = (moved_by(rollout, params, anew, shapes=shapes) for anew in (False, True))
+    assert_moved_alike(few, any_number)
 
 
 @pytest.mark.parametrize("options", [{"no_xla": False}, {}, {"no_xla": False, "debug": True}])

@@ -11,6 +11,7 @@ import cv2
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces.utils import flatten
 
 from a3c.contract import EnvDescription
@@ -211,6 +212,16 @@ def test_an_environment_is_made_with_its_arguments():
             describe_env(Params(name, env_kwargs=(text,)))
     mode = describe_env(Params("PongNoFrameskip-v4", env_kwargs=("repeat_action_probability=0.5",)))
     assert mode.sticky_actions == 0.5
+
+
+def test_a_limit_that_no_flag_could_ask_for_is_recorded_as_the_highest_that_can():
+    """Analytic: so that the agent can be played."""
+    gymnasium.register("Endless-v0", CartPoleEnv, max_episode_steps=10**10)
+    try:
+        described = describe_env(Params("Endless-v0"))
+    finally:
+        del gymnasium.registry["Endless-v0"]
+    assert described.max_episode_steps == 10**9
 
 
 def test_a_limit_at_play_is_the_environments_own_if_it_has_one():

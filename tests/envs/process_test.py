@@ -78,6 +78,20 @@ print(len(got) >= 2)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+def test_a_process_has_the_cores_of_now_and_not_those_of_its_server():
+    """Analytic: the server was started with all cores; then this process keeps one."""
+    with opened(TOY + "Vector-v0") as envs:
+        envs.reset(0)
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mine)})
+    try:
+        with opened(TOY + "Vector-v0") as envs:
+            envs.reset(0)
+            assert os.sched_getaffinity(pids_of(envs)[0]) == {min(mine)}
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
 def test_the_server_is_started_by_one_thread_alone(monkeypatch):
     """Analytic: two workers begin at once; the second waits, or would come in meanwhile."""
     now, most = [], []

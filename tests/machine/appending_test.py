@@ -8,7 +8,12 @@ import sys
 
 import pytest
 
-from a3c.machine.appending import cut_lines, why_unwritable, write_atomically
+from a3c.machine.appending import (
+    cut_lines,
+    survive_loss_of,
+    why_unwritable,
+    write_atomically,
+)
 from tests.tools import processes
 
 
@@ -102,6 +107,7 @@ def test_what_can_be_written_is_left_as_it_is(tmp_path):
     (tmp_path / "link").symlink_to("target")
     assert why_unwritable(tmp_path / "link") is None
     (tmp_path / "link").unlink()  # it was still there
+    assert why_unwritable(pathlib.Path("/dev/null")) is None
     assert why_unwritable(tmp_path) == "Is a directory"
     assert why_unwritable(tmp_path / "no" / "file") == "No such file or directory"
     assert why_unwritable(tmp_path / "x\0") == "embedded null byte"
@@ -122,6 +128,32 @@ def test_what_the_console_cannot_show_is_escaped():
         check=True,
     )
     assert done.stdout == rb"x\u2026\udcff" + b"\n"
+
+
+def test_the_reader_of_a_pipe_is_kept(tmp_path):
+    """Analytic: it reads what is written after the check; /dev/stdout may be such a pipe."""
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True) as reader:
+        assert why_unwritable(tmp_path / "pipe") is None
+        (tmp_path / "pipe").write_text("scores")
+        assert reader.communicate()[0] == "scores"
+    script = (
+        "import pathlib; from a3c.machine.appending import why_unwritable;"
+        "assert why_unwritable(pathlib.Path('/dev/stdout')) is None"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=processes.ROOT, stdout=subprocess.PIPE, check=False
+    )
+    assert done.returncode == 0
+
+
+def test_a_character_that_the_console_lacks_ends_nothing(tmp_path):
+    """Analytic: the line is lost, the next one is not."""
+    with (tmp_path / "console").open("w", encoding="latin-1") as console:
+        for line in ("Ω\n", "O\n"):
+            with survive_loss_of(console):
+                print(line, end="", file=console, flush=True)
+    assert (tmp_path / "console").read_text() == "O\n"
 
 
 def test_what_a_program_was_started_without_leads_nowhere(tmp_path):

@@ -258,6 +258,19 @@ def test_a_resumed_run_has_a_best_to_beat(folder, scores):
         assert (training.evaluate().best is not None) is is_best
 
 
+def test_a_best_without_a_score_is_taken_away(folder, scores):
+    """Analytic: the run was killed between the two, so the score to beat is that of the best before."""
+    (folder.path / "evaluations.csv").write_text("steps,episode_reward_mean\n100,7.25\n")
+    folder.best.mkdir()
+    for n_steps in (100, 200):
+        checkpoint.path_of(folder.best, n_steps).touch()
+    training = Training(folder, n_steps=250)
+    assert list(checkpoint.numbered(folder.best)) == [100]
+    training.move_on(100)
+    scores[:] = [7.0] * 2
+    assert training.evaluate().best is None
+
+
 @pytest.mark.parametrize(
     "damage",
     ['"00', "2" * 200_000, "200,9"],

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -60,6 +61,14 @@ def test_what_unzips_to_too_much_is_left_out(tmp_path, monkeypatch):
     run = reading.read_run(folder)
     assert len(run.games.scores) == 0
     assert "holds more than 100 bytes" in run.words[0]
+
+
+def test_a_path_that_cannot_be_looked_at_is_refused():
+    """Analytic: its name is too long; one below a folder that is barred is met by the same code."""
+    path = pathlib.Path("x" * 300)
+    assert reading.folder_of(path) is None
+    with pytest.raises(BadInput, match=r"^cannot read x+: File name too long$"):
+        reading.read_run(path)
 
 
 def test_files_of_several_runs_or_environments_are_no_run(tmp_path):
