@@ -35,7 +35,8 @@ def imports_of(source: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            place = "." * node.level + (node.module or "")
+            yield from (f"{place}.{alias.name}" for alias in node.names)
 
 
 def problems_of(path: str, source: str) -> list[str]:
@@ -50,6 +51,7 @@ def problems_of(path: str, source: str) -> list[str]:
             or (package == "ray" and path not in WITH_RAY)
             or (is_tensorflow and room not in WITH_TENSORFLOW and "tensorflow_process" not in path)
             or (package in {"gymnasium", "ale_py"} and room in {"agent", "store"})
+            or name.startswith(".")
             or name.endswith(".*")
         ):
             found.append(f"{path} imports {name}")
@@ -82,6 +84,8 @@ def test_rooms_import_only_what_is_below_them() -> None:
         ("a3c/run/start.py", "from a3c import api"),
         ("a3c/agent/worker.py", "import gymnasium.spaces"),
         ("a3c/agent/worker.py", "from numpy import *"),
+        ("a3c/agent/worker.py", "from ..envs import pool"),
+        ("a3c/agent/worker.py", "from .. import envs"),
     ],
 )
 def test_a_forbidden_import_is_found(path: str, source: str) -> None:

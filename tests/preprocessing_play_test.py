@@ -1,6 +1,7 @@
 """preprocessing_play.py: keys become the right actions, and the panel shows what training sees."""
 
 import dataclasses
+import itertools
 import pathlib
 
 import cv2
@@ -221,3 +222,13 @@ def test_bad_input_gets_one_line(tmp_path, monkeypatch, capsys, arguments, words
     assert err.count("\n") == 1
     assert words in err
     assert list(pathlib.Path().iterdir()) == []
+
+
+def test_random_play_is_random():
+    """Analytic: every action comes, and another seed gives others."""
+    first, again, other = (
+        [*itertools.islice(preprocessing_play._actions("random", 6, seed), 50)]
+        for seed in (0, 0, 1)
+    )
+    assert first == again != other
+    assert {*first} == {*range(6)}

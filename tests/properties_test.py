@@ -1,4 +1,4 @@
-"""What holds for any rewards and ends, gradients, schedules, seeds and records.
+"""What holds for any rewards and ends, gradients, schedules and records.
 
 Hypothesis chooses the examples: the same ones each time, but new ones in `make test-slow`.
 """
@@ -217,9 +217,6 @@ class Pays(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return None, self._reward, False, False, {}
-
-
-# Seeds
 
 
 # Records

@@ -18,6 +18,7 @@ import pytest
 import a3c
 from a3c import api
 from a3c.machine import tensorflow_process
+from a3c.run import start
 from a3c.settings import command_line
 from a3c.settings.config import as_words
 from a3c.store import provenance
@@ -180,6 +181,18 @@ def test_keywords_are_flags(flags):
         assert getattr(parsed.params, name) == (str(value) if name == "log_dir" else value)
         assert parsed.sources[name] in ("command line", "derived")
     assert parsed.params.env_id == "CartPole-v1"
+
+
+def test_a_file_of_settings_is_taken_as_by_the_flag(tmp_path, monkeypatch):
+    """Analytic: keywords replace what it sets, as flags do."""
+    (tmp_path / "mine.toml").write_text('preset = "cartpole"\nn_steps = 5000\ninitial_lr = 3e-3\n')
+    asked = []
+    monkeypatch.setattr(tensorflow_process, "limit_threads", lambda: None)
+    monkeypatch.setattr(start, "run", lambda parsed, *_: asked.append(parsed) or (tmp_path, 0))
+    a3c.train("CartPole-v1", config=tmp_path / "mine.toml", n_steps=70)
+    (parsed,) = asked
+    assert (parsed.params.n_steps, parsed.params.initial_lr) == (70, 3e-3)
+    assert parsed.params.preset == "cartpole"
 
 
 def test_a_keyword_may_have_a_flags_old_name():

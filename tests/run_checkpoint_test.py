@@ -457,6 +457,14 @@ def test_what_cannot_be_drawn_is_refused_before_tensorflow_starts(tmp_path, monk
     assert command.main([str(tmp_path), "--no_render", "--episodes", "1"]) == 0
 
 
+def test_a_score_of_atari_is_told_in_human_terms():
+    """Analytic: Pong's random play has −20.7 and a human 14.6, so −3.05 is half of the way."""
+    games = [Played(n, score, 10, False) for n, score in enumerate((-4.05, -2.05))]
+    *_, last = command._in_words(evaluation.summarise("PongNoFrameskip-v4", games)).splitlines()
+    assert last == "human-normalised: 50.0 % (0: random play, 100: a human)"
+    assert "human" not in command._in_words(evaluation.summarise("CartPole-v1", games))
+
+
 def test_mujoco_is_filmed_unless_nothing_here_can_draw(tmp_path):
     """Golden: six pictures of a body in front of a floor; without OpenGL one line, which names packages."""
     save(tmp_path, Subject("HalfCheetah-v5", "generic", "mlp", (17,), 6, "per_dimension"))

@@ -33,6 +33,22 @@ FORBIDDEN_ATTRIBUTES = {
     *("tf.saved_model.load", "tf.keras.models.load_model", "tf.io.parse_tensor", "tf.py_function"),
     *("tf.numpy_function", "socket.create_server", "torch.load", "pandas.read_pickle"),
 }
+# The same, whatever the module is called: `from os import system`, `import os as o`.
+FORBIDDEN_NAMES = {
+    *(
+        "system",
+        "popen",
+        "getoutput",
+        "getstatusoutput",
+        "execv",
+        "execve",
+        "execvp",
+        "execl",
+        "execlp",
+    ),
+    *("spawnl", "spawnv", "read_pickle", "read_array", "create_server", "start_server", "Listener"),
+    *("eval", "exec", "py_function", "numpy_function", "parse_tensor"),
+}
 
 
 def dangers_in(source: str) -> list[str]:
@@ -46,11 +62,16 @@ def dangers_in(source: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             if (node.module or "").split(".")[0] in FORBIDDEN_MODULES:
                 found.append(f"from {node.module}")
+            found += [
+                f"from {node.module} {a.name}" for a in node.names if a.name in FORBIDDEN_NAMES
+            ]
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
             is_safe = name in ("np.load", "numpy.load") and keywords.get("allow_pickle") == "False"
             if name in FORBIDDEN_CALLS or (name in FORBIDDEN_ATTRIBUTES and not is_safe):
+                found.append(f"{name}()")
+            if "." in name and name.rpartition(".")[2] in FORBIDDEN_NAMES:
                 found.append(f"{name}()")
             if name.endswith((".bind", ".listen")):
                 found.append(f"{name}()")
@@ -72,6 +93,9 @@ def test_no_source_runs_what_it_reads(path):
         *("eval(text)", "exec(text)", "compile(t, '', 'exec')", "__import__(name)"),
         *("np.load(path)", "np.load(path, allow_pickle=True)", "x.read(allow_pickle=True)"),
         *("yaml.load(file)", "os.system(c)", "subprocess.run(c, shell=True)", "s.bind(('', 80))"),
+        *("from os import system", "import os as o\no.popen(c)", "subprocess.getoutput(c)"),
+        *("os.execl('/bin/sh', c)", "asyncio.start_server(f)", "connection.Listener(a)"),
+        *("pd.read_pickle(p)", "np.lib.format.read_array(f, True)", "builtins.exec(t)"),
         *("s.listen()", "tf.saved_model.load(p)", "def f():\n    import marshal"),
     ],
 )

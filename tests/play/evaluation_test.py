@@ -22,6 +22,7 @@ from a3c.play.evaluation import Played
 from a3c.settings.params import MAX_ENVS, Params
 from tests.tools.agents import CARTPOLE, PAINTED, SHORT_PONG, make_agent, play_here
 from tests.tools.fakes import NumberedEnvs
+from tests.tools.processes import wait_until
 
 NUMBERED = Subject("Numbered-v0", "generic", "mlp", (3,), 2)
 
@@ -103,17 +104,39 @@ def test_a_game_without_end_is_cut_off():
     assert game == Played(3, pytest.approx(paid), 9, True)
 
 
-def test_games_at_once_are_played_where_no_signal_comes(monkeypatch):
-    """Analytic: a signal's handler could damage the memory of a thread that computes."""
-    blocked = []
+def test_who_takes_no_more_games_stops_those_under_way(monkeypatch):
+    """Analytic: Ctrl-C comes when the first of two has ended; nobody waits for the end of the second."""
+    both, ended = threading.Barrier(2, timeout=60), []
 
     def play(agent, params, number, stop, greedy):
+        both.wait()
+        if number == 0:
+            return Played(0, 1.0, 10, False)
+        wait_until(stop.is_set, "the game to be stopped", 10)
+        ended.append(number)
+        return None
+
+    monkeypatch.setattr(evaluation, "play", play)
+    params = evaluation.params_of(CARTPOLE, 0)
+    games = evaluation.play_many(make_agent(CARTPOLE), params, n_games=2, n_at_once=2)
+    assert next(games).number == 0
+    games.close()
+    assert ended == [1]
+
+
+def test_games_at_once_are_played_where_no_signal_comes(monkeypatch):
+    """Analytic: a signal's handler could damage the memory of a thread that computes. The first two of four meet."""
+    blocked = []
+    both = threading.Barrier(2, timeout=60)
+
+    def play(agent, params, number, stop, greedy):
+        both.wait()
         blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         return Played(number, 1.0, 10, False)
 
     monkeypatch.setattr(evaluation, "play", play)
-    assert len(play_all(CARTPOLE, seed=0, n_games=3, n_at_once=2)) == 3
-    assert [each >= set(SIGNALS) for each in blocked] == [True] * 3
+    assert len(play_all(CARTPOLE, seed=0, n_games=4, n_at_once=2)) == 4
+    assert [each >= set(SIGNALS) for each in blocked] == [True] * 4
 
 
 def test_a_game_that_is_stopped_does_not_count():

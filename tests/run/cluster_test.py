@@ -136,19 +136,22 @@ def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nod
     run.wait_for_workers(2)
     run.wait_for_progress()
 
+    # On a busy machine, an actor may be silent for too long by itself, so restarts are counted from here.
+    before = run.latest("misc/remote_restarts")
     processes.kill(actors(os.getpid())[0])
-    run.wait_until(lambda: run.latest("misc/remote_restarts") == 1, "a lost actor")
-    run.wait_for_workers(2, seconds=60)
+    run.wait_until(lambda: run.latest("misc/remote_restarts") > before, "a lost actor")
+    run.wait_for_workers(2)
     assert "another takes its place: remote worker" in run.log()
 
     environments = descendants(actors(os.getpid())[1])
     processes.kill(max(environments))  # the fork server and the tracker came before it
     run.wait_until(lambda: run.latest("misc/env_restarts") == 1, "an environment restart")
 
+    before = run.latest("misc/remote_restarts")
     hung = actors(os.getpid())[0]
     processes.kill(hung, signal.SIGSTOP)
     run.wait_for_progress()  # the others go on
-    run.wait_until(lambda: run.latest("misc/remote_restarts") == 2, "a hung actor")
+    run.wait_until(lambda: run.latest("misc/remote_restarts") > before, "a hung actor")
     assert "it has not answered for 5 s" in run.log()
     processes.wait_until(lambda: not command(hung), "the hung actor's end")
     run.wait_for_workers(2)
@@ -157,7 +160,7 @@ def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nod
     run.wait_for_workers(1)
     run.wait_for_progress()
     nodes.add_node(**NODE)
-    run.wait_for_workers(2, seconds=60)
+    run.wait_for_workers(2)
     run.wait_for_progress()
 
     run.stop()
@@ -215,10 +218,11 @@ def test_actors_that_are_slow_or_die_between_computing_and_answering(tmp_path, t
     """
     folder = tmp_path / "run"
     flags = [*FLAGS, "--n_workers", "2", "--ray", "local", "--log_dir", folder, "CartPole-v1"]
+    flags += ["--env_timeout_seconds", "20"]  # nothing hangs here
     run = Watched(train_as(MORTAL, *flags), folder)
     have_died = lambda: run.latest("misc/remote_restarts") == 2  # noqa: E731
     run.wait_until(have_died, "two lost actors", processes.DEADLINE_SECONDS)
-    run.wait_for_workers(1, seconds=60)
+    run.wait_for_workers(1)
     run.wait_for_progress()
     run.stop()
     check_counts(folder)
@@ -335,7 +339,7 @@ def test_a_signal_ends_a_run_that_waits_for_ray(tmp_path, train):
         ray_tries = server.accept()[0]
         ours = [process.pid, *descendants(process.pid)]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 143, processes.outputs(tmp_path)
+        assert process.wait(processes.DEADLINE_SECONDS) == 143, processes.outputs(tmp_path)
         ray_tries.close()
     processes.wait_until(lambda: not any(map(command, ours)), "the end of all processes")
     assert not (tmp_path / "run").exists()

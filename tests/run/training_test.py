@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from a3c.contract import Counts, Subject
+from a3c.contract import Counts, Position, Subject, WorkerPosition
 from a3c.machine import seeding, stopping, tensorflow_process
 from a3c.machine.stopping import Stopped, StopSignals
 from a3c.play import evaluation
@@ -103,6 +104,17 @@ def test_each_worker_draws_actions_from_its_own_stream(tmp_path, signals):
     ]
     assert states == expected
     assert len({str(state) for state in states}) == 3
+
+
+def test_each_worker_of_a_resumed_run_goes_on_with_its_own_draws():
+    """Analytic: with the state that was saved of it."""
+    states = [np.random.default_rng(number).bit_generator.state for number in range(3)]
+    saved = Position([WorkerPosition(state, [0]) for state in states], {}, 0, 0)
+    run = types.SimpleNamespace(
+        params=PARAMS, start=types.SimpleNamespace(position=saved, counts=Counts(40, 10))
+    )
+    for number, state in enumerate(states):
+        assert training._generator_of(run, number).bit_generator.state == state
 
 
 def test_a_run_counts_logs_and_saves(tmp_path, signals, capsys):
@@ -211,7 +223,7 @@ def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
         wait_until(signals.stop.is_set)
         other_may_stop.set()
 
-    envs = [Envs(on_step=cut_short), Envs(on_step=wait_to_be_stopped)]
+    envs = [Envs(on_step=wait_to_be_stopped), Envs(on_step=cut_short)]
     run = train(tmp_path / "run", signals, *envs, n_steps=1000)
     assert run.status == {"term": 143, "failure": 1}[how]
     assert other_may_stop.is_set()
@@ -223,7 +235,7 @@ def test_a_run_that_is_cut_short_saves(tmp_path, signals, capsys, how):
         assert out.endswith("stopped at 16 steps, 4 updates, 5 games\n")
         assert err == ""
     else:
-        assert err.startswith("worker 0 failed at 16 steps: RuntimeError: the joystick broke;")
+        assert err.startswith("worker 1 failed at 16 steps: RuntimeError: the joystick broke;")
         assert err.count("\n") == 1
         assert f"{run.path}/failure/traceback.txt" in err
         assert err in run.log()

@@ -824,6 +824,22 @@ def test_a_run_goes_on_in_its_files(work):
     assert marks == [41, 41] * 2
 
 
+def test_each_worker_has_its_number_and_its_games(work, monkeypatch):
+    """Analytic: by these, games differ; a resumed run goes on with the games of each worker."""
+    asked = []
+
+    class Asked(start.Pool):
+        def __init__(self, params, description, worker, n_slots, first_games, *more):
+            asked.append((worker, first_games))
+            super().__init__(params, description, worker, n_slots, first_games, *more)
+
+    monkeypatch.setattr(start, "Pool", Asked)
+    monkeypatch.setattr(Start, "first_games", lambda self, worker, n_envs: [10 * worker] * n_envs)
+    flags = ["--network", "mlp", "--n_workers", "3", "--envs_per_worker", "2", "--n_steps", "60"]
+    assert run(*flags, "--log_dir", "run", DRAWN) == 0
+    assert asked == [(0, [0, 0]), (1, [10, 10]), (2, [20, 20])]
+
+
 def test_a_run_that_began_with_anothers_checkpoint_has_none_of_its_own_at_first(work):
     """Golden: killed before it saved, it begins there again, to the bit; its own first checkpoint is
     whole, at the steps of the other's.

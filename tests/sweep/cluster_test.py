@@ -104,7 +104,7 @@ def test_six_trials_that_are_killed_stopped_and_resumed(tmp_path, sweep):
     processes.wait_until(lambda: any(steps_of(path) > 0 for path in folders), "a trial to train")
     process.kill()
     process.wait()
-    processes.wait_until(lambda: not trainings(tmp_path), "the trials to end", 30)
+    processes.wait_until(lambda: not trainings(tmp_path), "the trials to end")
     begun = {path: steps_of(path) for path in folders if path.exists()}
     assert any(begun.values())
 
