@@ -36,8 +36,9 @@ def load_agent(path: Path, seed: int = 0) -> "Agent":
     `seed` is of the generator that draws its actions. Loading runs no code of the file's. Where it
     cannot be read, it raises UnusableCheckpoint.
     """
-    from a3c.machine import tensorflow_process
+    from a3c.machine import appending, tensorflow_process
 
+    appending.open_what_is_closed()  # of a program that was started without stderr
     found, problems = checkpoint.read_newest(pathlib.Path(path))
     for problem in problems:
         warnings.warn(f"{problem}; using {found.path}", stacklevel=2)
@@ -118,9 +119,10 @@ def train(
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("a3c.train must be called by the main thread, which gets the signals")
-    from a3c.machine import tensorflow_process
+    from a3c.machine import appending, tensorflow_process
     from a3c.run.start import parse, run
 
+    appending.open_what_is_closed()
     if "tensorflow" in sys.modules:
         try:
             tensorflow_process.limit_threads()
@@ -156,7 +158,9 @@ def _taken(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's, and paths as texts."""
-    if isinstance(value, np.generic):
-        return value.item()
+    """NumPy's numbers and arrays as Python's, and paths as texts."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [*map(_plain, value)]
     return os.fspath(value) if isinstance(value, os.PathLike) else value

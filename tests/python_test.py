@@ -169,6 +169,8 @@ def test_training_is_for_the_main_thread(monkeypatch):
         {"lr_schedule": "linear", "lr_decay_to_zero_by_n_steps": None, "no_xla": False},
         {"env_kwargs": (), "hidden_units": (64,)},
         {"env_kwargs": ("size=3", "name=x"), "wrapper": None},
+        {"hidden_units": [np.int64(64), np.int64(32)]},
+        {"hidden_units": np.array([64, 32])},
         {"initial_lr": np.float32(0.5), "seed": np.int64(3), "log_dir": pathlib.Path("runs/-x")},
     ],
 )
@@ -178,6 +180,8 @@ def test_keywords_are_flags(flags):
     for name, value in flags.items():
         if name == "lr_decay_to_zero_by_n_steps":
             value = parsed.params.n_steps  # what an end of none means
+        if name == "hidden_units":
+            value = tuple(value)
         assert getattr(parsed.params, name) == (str(value) if name == "log_dir" else value)
         assert parsed.sources[name] in ("command line", "derived")
     assert parsed.params.env_id == "CartPole-v1"

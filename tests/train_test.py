@@ -442,6 +442,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["--envs_per_worker", "100", "--steps_per_update", "10000", "PongNoFrameskip-v4"],
         ["10,000 steps of 100 environments", "more than 2 GiB", "--steps_per_update"],
     ),
+    "rollouts that no array holds together": (
+        ["--envs_per_worker", "1024", "--steps_per_update", "73", "PongNoFrameskip-v4"],
+        ["73 steps of 1,024 environments", "more than 2 GiB"],
+    ),
     "no path": (["--load_ckpt", "x" * 300], ["File name too long"]),
     "a finished run": (["--resume", "{plain}"], ["{plain}", "already finished"]),
     "folder taken": (["--log_dir", "{plain}", CARTPOLE], ["{plain}", "another run"]),

@@ -24,6 +24,7 @@ from a3c.machine.words import without_breaks
 from a3c.settings.params import Params
 
 ATARI = "ale_py.env:AtariEnv"
+STARTED_IN = "A3C_STARTED_IN"  # names the directory in which a sweep was started, for its trials
 # What --env_kwargs cannot set, because flags or films do, or gymnasium.make would take it for itself.
 RESERVED = {"render_mode", "max_episode_steps", "disable_env_checker"}
 
@@ -95,7 +96,7 @@ def kwargs_of(env_kwargs: Sequence[str]) -> dict[str, Any]:
 
 def _import(module: str) -> Any:
     """Import a module that the user named; what is installed comes before the working directory."""
-    if (here := os.getcwd()) not in sys.path:
+    if (here := os.environ.get(STARTED_IN) or os.getcwd()) not in sys.path:
         sys.path.append(here)
     return importlib.import_module(module)
 

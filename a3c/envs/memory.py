@@ -1,5 +1,6 @@
 """The memory that a worker shares with the processes of its environments."""
 
+import math
 from multiprocessing.sharedctypes import RawArray
 from typing import NamedTuple
 
@@ -7,6 +8,8 @@ import numpy as np
 
 from a3c.contract import Collecting, EnvDescription
 from a3c.machine.words import BadInput
+
+MOST_BYTES = 2**31 - 2**16  # of all arrays, without what aligns them
 
 
 class Rows(NamedTuple):
@@ -33,31 +36,30 @@ class Rows(NamedTuple):
 def layout_of(
     description: EnvDescription, n_slots: int, n_envs: int, collecting: Collecting | None
 ) -> np.dtype:
-    """The type of a worker's memory as a whole; BadInput if that is larger than NumPy's types can be."""
+    """The type of a worker's memory as a whole; BadInput if it is larger than such a type can be."""
     shape, dtype = description.observation_shape, description.observation_dtype
     n, is_continuous = description.n_actions, description.is_continuous
     of_actions = ("float32", (n_envs, n)) if is_continuous else ("int32", (n_envs,))
     more = collecting.arrays if collecting else {}
-    try:
-        return np.dtype(
-            [
-                ("observations", dtype, (n_slots, n_envs, *shape)),
-                ("final_observations", dtype, (n_envs, *shape)),
-                ("actions", *of_actions),
-                ("rewards", "float32", (n_envs,)),
-                ("terminated", "bool", (n_envs,)),
-                ("truncated", "bool", (n_envs,)),
-                ("n_frames", "int64", (n_envs,)),
-                ("next_games", "int64", (n_envs,)),
-                ("more", [(name, *of) for name, of in more.items()]),
-            ],
-            align=True,
-        )
-    except ValueError:
+    fields = [
+        ("observations", dtype, (n_slots, n_envs, *shape)),
+        ("final_observations", dtype, (n_envs, *shape)),
+        ("actions", *of_actions),
+        ("rewards", "float32", (n_envs,)),
+        ("terminated", "bool", (n_envs,)),
+        ("truncated", "bool", (n_envs,)),
+        ("n_frames", "int64", (n_envs,)),
+        ("next_games", "int64", (n_envs,)),
+    ]
+    of_more = [(name, *of) for name, of in more.items()]
+    # NumPy counts in 32 bits, without a word where the sum is too large.
+    sizes = (np.dtype(of).itemsize * math.prod(shape) for _, of, shape in (*fields, *of_more))
+    if sum(sizes) >= MOST_BYTES:
         raise BadInput(
             f"a rollout of {n_slots - 1:,} steps of {n_envs:,} environments takes more than 2 GiB:"
             " lower --steps_per_update or --envs_per_worker"
-        ) from None
+        )
+    return np.dtype([*fields, ("more", of_more)], align=True)
 
 
 class SharedMemory:

@@ -87,8 +87,6 @@ def survive_loss_of(file: TextIO) -> Iterator[None]:
     """
     try:
         yield
-    except UnicodeError:  # the console cannot show a character
-        pass
     except OSError as error:
         number = file.fileno()
         before = os.dup(number)

@@ -10,6 +10,7 @@ import faulthandler
 import functools
 import os
 import sys
+import threading
 from collections.abc import Iterator
 
 from a3c.machine import cores
@@ -18,6 +19,9 @@ from a3c.machine import cores
 CHATTER = (b"oneDNN custom operations are on", b"All log messages before absl::InitializeLog()")
 
 KERAS = "keras.src.optimizers"  # the module by which TensorFlow loads it
+
+
+_HUSHING = threading.RLock()  # all threads have one standard error
 
 
 @contextlib.contextmanager
@@ -33,6 +37,12 @@ def hushed() -> Iterator[None]:
     """
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with _HUSHING, _held_back():
+        yield
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
     is_first = sys.modules.setdefault(KERAS, None) is None  # type: ignore[arg-type]
     stderr, held_back = os.dup(2), os.memfd_create("stderr")
     is_watched = faulthandler.is_enabled()

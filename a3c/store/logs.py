@@ -15,7 +15,6 @@ when an update had learned from the end of the game.
 
 import json
 import math
-import os
 import pathlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,8 +95,7 @@ class RunLog:
         }
         self._evaluations: Appender | None = None
         self._broken: set[str] = set()  # the files that could not be written the last time
-        # A daemon may have no stdout.
-        self._console: TextIO = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+        self._console: TextIO = sys.stdout
         self._bar = tqdm(
             total=params.n_steps,
             initial=n_steps_done,

@@ -127,6 +127,9 @@ def create(path: pathlib.Path, plan: Plan, argv: Sequence[str]) -> SweepFolder:
             with (path / name).open("x", encoding="utf-8") as file:
                 file.write(text and text + "\n")
     except OSError as error:
+        for name in texts:
+            with contextlib.suppress(OSError):
+                (path / name).unlink()
         raise BadInput(f"cannot make the folder {path}: {error.strerror}") from None
     return SweepFolder(path, plan, run_folder.lock(path))
 
@@ -148,7 +151,7 @@ def read_plan(path: pathlib.Path) -> Plan:
 
 def recorded_states(path: pathlib.Path) -> dict[str, str]:
     """The states in a folder's trials.csv, by trial; none where it has no such file yet."""
-    with contextlib.suppress(BadInput):
+    with contextlib.suppress(BadInput, csv.Error):
         rows = csv.DictReader(io.StringIO(reading.read_text(path / TRIALS)))
         return {row.get("folder") or "": row.get("state") or "" for row in rows}
     return {}

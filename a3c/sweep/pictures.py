@@ -129,7 +129,8 @@ def _over_games(
         found.append(Group(name, setting, OVER_GAMES, n_seeds, float(mean), sd, *interval))
     fewest = min((group.n_seeds for group in found), default=math.inf)
     if fewest < statistics.FEWEST_SEEDS:
-        what = "there is no interval" if fewest == 1 else "the intervals are too narrow"
+        has_one = any(math.isfinite(group.low) for group in found)
+        what = "the intervals are too narrow" if has_one else "there is no interval"
         most = statistics.FEWEST_SEEDS
         tell(f"seeds a game: {fewest}, so {what}; take {most} or more to compare settings")
     return found
@@ -305,8 +306,9 @@ def draw_over_games(
     labels = [label_of(group.setting) for group in over_games]
     axes.set_yticks(range(len(over_games)), labels, fontsize="small")
     axes.set_ylim(len(over_games) - 0.5, -0.5)
-    n_seeds = min(group.n_seeds for group in over_games)
-    about = f"{over_games[0].env_id}, {n_seeds} seed{'s' * (n_seeds > 1)} each"
-    few = " (few seeds: too narrow)" if 1 < n_seeds < statistics.FEWEST_SEEDS else ""
-    interval = f"; bar: 95 % interval{few}" if n_seeds > 1 else "; too few seeds for an interval"
+    fewest, most = (end(group.n_seeds for group in over_games) for end in (min, max))
+    n_seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    about = f"{over_games[0].env_id}, {n_seeds} seed{'s' * (most > 1)} each"
+    few = " (few seeds: too narrow)" if fewest < statistics.FEWEST_SEEDS else ""
+    interval = f"; bar: 95 % interval{few}" if most > 1 else "; too few seeds for an interval"
     axes.set_xlabel(f"interquartile mean of human-normalised scores, {about}{interval}")

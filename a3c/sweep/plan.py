@@ -283,9 +283,15 @@ def _draw(name: str, kind: str, values: list[Any], generator: np.random.Generato
     low, high = values
     if kind == "loguniform":
         value = math.exp(generator.uniform(math.log(low), math.log(high)))
+    elif int in TYPES[name]:
+        return int(generator.integers(math.ceil(low), math.floor(high), endpoint=True))
     else:
         value = generator.uniform(low, high)
-    return round(value) if int in TYPES[name] else float(f"{value:.4g}")
+    return (
+        round(value)
+        if int in TYPES[name]
+        else min(max(float(f"{value:.4g}"), float(low)), float(high))
+    )
 
 
 def _named(trials: Sequence[Trial]) -> Iterator[Trial]:

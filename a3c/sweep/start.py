@@ -2,12 +2,14 @@
 
 import argparse
 import contextlib
+import os
 import pathlib
 import re
 import time
 from collections.abc import Sequence
 
 from a3c.contract import EnvDescription
+from a3c.envs.base import STARTED_IN
 from a3c.envs.make import describe_env
 from a3c.machine import cluster, cores
 from a3c.machine.stopping import StopSignals
@@ -31,6 +33,10 @@ def start(
     if options.ship_code and options.address is None:
         raise BadInput("--ship_code needs --address: this machine has the code")
     plan = _plan_of(options, words)
+    # Trials run in another folder, and import what the user names as this program does.
+    os.environ[STARTED_IN] = os.getcwd()
+    if places := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places.split(os.pathsep)))
     _check_envs(plan, [*(options.envs or []), *words])
     if options.address is None and plan.cores > cores.n_usable():
         raise BadInput(f"a trial takes {plan.cores} cores, but there are only {cores.n_usable()}")

@@ -10,7 +10,6 @@ import pytest
 
 from a3c.machine.appending import (
     cut_lines,
-    survive_loss_of,
     why_unwritable,
     write_atomically,
 )
@@ -145,15 +144,6 @@ def test_the_reader_of_a_pipe_is_kept(tmp_path):
         [sys.executable, "-c", script], cwd=processes.ROOT, stdout=subprocess.PIPE, check=False
     )
     assert done.returncode == 0
-
-
-def test_a_character_that_the_console_lacks_ends_nothing(tmp_path):
-    """Analytic: the line is lost, the next one is not."""
-    with (tmp_path / "console").open("w", encoding="latin-1") as console:
-        for line in ("Ω\n", "O\n"):
-            with survive_loss_of(console):
-                print(line, end="", file=console, flush=True)
-    assert (tmp_path / "console").read_text() == "O\n"
 
 
 def test_what_a_program_was_started_without_leads_nowhere(tmp_path):

@@ -143,3 +143,26 @@ for _ in range(2):
 """
     )
     assert int(second) < 10 < int(first)
+
+
+def test_two_threads_hush_one_after_the_other():
+    """Analytic: standard error is as before, though the second came while the first was inside."""
+    code = (
+        "import os, threading, time\n"
+        "from a3c.machine.tensorflow_process import hushed\n"
+        "before, inside = os.fstat(2), threading.Event()\n"
+        "def first():\n"
+        "    with hushed():\n"
+        "        inside.set()\n"
+        "        time.sleep(0.3)\n"
+        "def second():\n"
+        "    inside.wait()\n"
+        "    with hushed():\n"
+        "        time.sleep(0.6)\n"
+        "threads = [threading.Thread(target=each) for each in (first, second)]\n"
+        "[each.start() for each in threads]\n"
+        "[each.join() for each in threads]\n"
+        "assert os.path.samestat(before, os.fstat(2))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=processes.ROOT, capture_output=True)
+    assert done.returncode == 0

@@ -2,11 +2,13 @@
 
 import csv
 import json
+import pathlib
 import re
 import types
 
 import pytest
 
+from a3c.settings.params import BadInput
 from a3c.sweep import board as boards
 from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans
@@ -113,6 +115,29 @@ def test_the_table_of_results(sweep):
     }
     assert (last["initial_lr"], last["state"], last["score"]) == ("0.123456", "failed", "nan")
     assert folders.recorded_states(sweep.path) == given
+
+
+def test_a_table_that_cannot_be_read_has_no_states(sweep):
+    """Analytic: a quote that nothing closes, with more behind it than the reader takes."""
+    (sweep.path / "trials.csv").write_text('folder,state\n"' + "x" * 200_000)
+    assert folders.recorded_states(sweep.path) == {}
+
+
+def test_a_folder_that_could_not_be_filled_is_free_again(tmp_path, monkeypatch):
+    """Analytic: the disk was full when its second file was written."""
+    plan = plans.make({"envs": ["CartPole-v1"]}, [])
+    usual = pathlib.Path.open
+
+    def full(path, *how, **more):
+        if path.name == "command.txt":
+            refuse()
+        return usual(path, *how, **more)
+
+    with monkeypatch.context() as context:
+        context.setattr(pathlib.Path, "open", full)
+        with pytest.raises(BadInput, match="No space left"):
+            folders.create(tmp_path / "x", plan, [])
+    folders.create(tmp_path / "x", plan, []).close()
 
 
 def test_a_trial_that_ends_is_read_again(sweep):

@@ -62,7 +62,11 @@ def test_draws_of_the_other_kinds():
     assert all(0.5 <= x <= 0.9 and float(f"{x:.4g}") == x for x in discounts)
     assert max(discounts) > 0.85
     assert set(workers) == {1, 2, 3}
+    assert max(map(workers.count, (1, 3))) > 40 / 4  # the ends come as often as others
     assert set(activations) == {"tanh", "relu"}
+    narrow = {"rmsprop_decay": {"uniform": [0.99996, 0.999999]}}
+    plan = plans.make(CARTPOLE | {"n_draws": 40, "search": narrow})
+    assert {x for (x,) in settings(plan, "rmsprop_decay")} == {0.999999}  # four digits would be 1
     few = {"activation": {"choice": ["tanh", "relu"]}}
     assert len(plans.make(CARTPOLE | {"n_draws": 40, "search": few}).trials) == 2
 

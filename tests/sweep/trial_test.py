@@ -10,8 +10,11 @@ import sys
 
 import pytest
 
+from a3c.envs import base
+from a3c.envs.make import UnsupportedEnv
 from a3c.machine import cores
 from a3c.machine.appending import write_atomically
+from a3c.sweep import command, start
 from a3c.sweep import plan as plans
 from a3c.sweep import trial as trials
 from tests.tools import processes
@@ -240,3 +243,24 @@ def test_what_stops_a_trial_is_one_pipe(place):
     process.stdin.close()
     assert process.wait(processes.DEADLINE_SECONDS) == 143
     other.communicate(b"\n")
+
+
+def test_trials_import_what_the_sweep_can(tmp_path, monkeypatch):
+    """Analytic: from its working directory and from PYTHONPATH, although they run in another folder."""
+    (tmp_path / "beside").mkdir()
+    for name in ("found_here", "beside/found_beside"):
+        (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["beside", str(processes.ROOT)]))
+    monkeypatch.setenv(base.STARTED_IN, "")
+    with pytest.raises(UnsupportedEnv):
+        start.start(*command.parse(["--envs", "nowhere:None-v0"]), [], None)
+    monkeypatch.setattr(
+        trials,
+        "TRAIN",
+        ["-c", "from a3c.envs import base; [*map(base._import, __import__('sys').argv[1:])]"],
+    )
+    (tmp_path / "sweep").mkdir()
+    process = trials.start(["found_here", "found_beside"], tmp_path / "sweep/trial", [])
+    status = process.wait(processes.DEADLINE_SECONDS)
+    assert status == 0, trials.errors_of(tmp_path / "sweep/trial").read_text()
