@@ -5,6 +5,7 @@ program, and listens on this machine's own addresses alone.
 """
 
 import contextlib
+import functools
 import importlib
 import os
 import pathlib
@@ -79,7 +80,8 @@ def connected(address: str | None = None, ships_code: bool = False) -> Iterator[
             with contextlib.ExitStack() as sending:
                 if ships_code:  # Ray has sent it when it is connected
                     options["runtime_env"] = {"working_dir": _copy_of_code(sending)}
-                ray.init(**options)
+                with _in_sessions_of_their_own(ray):
+                    ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             is_barred = "InvalidAuthToken" in f"{error}{error.__cause__}"
             why = NEEDS_TOKEN if is_barred else error
@@ -89,6 +91,20 @@ def connected(address: str | None = None, ships_code: bool = False) -> Iterator[
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         yield ray
+
+
+@contextlib.contextmanager
+def _in_sessions_of_their_own(ray: Any) -> Iterator[None]:
+    """For the processes that Ray starts: a signal to this program's group, such as a terminal's that is
+    closed, would end them first, and the program would wait a minute for them.
+    """
+    services = ray._private.services
+    usual = services.ConsolePopen
+    services.ConsolePopen = functools.partial(usual, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = usual
 
 
 def _embedded(ending: contextlib.ExitStack) -> dict[str, Any]:

@@ -108,12 +108,12 @@ def test_six_trials_that_are_killed_stopped_and_resumed(tmp_path, sweep):
     begun = {path: steps_of(path) for path in folders if path.exists()}
     assert any(begun.values())
 
-    # SIGTERM, in spite of Ray's own handler
+    # SIGTERM for the whole group, in spite of Ray's own handler
     process = sweep("--resume", folder)
     processes.wait_until(lambda: sum(path.exists() for path in folders) > len(begun), "more trials")
     in_use = sweep("--resume", folder)
     assert in_use.wait(processes.DEADLINE_SECONDS) == 2
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(processes.DEADLINE_SECONDS) == 143, processes.outputs(tmp_path)
     processes.wait_until(lambda: not trainings(tmp_path), "the trials to end", 5)
     assert {row["state"] for row in table(folder)} <= {"finished", "stopped", "waiting"}
