@@ -51,6 +51,8 @@ def start(
         if options.resume is None:
             folder = folders.create(path, plan, argv)
             open_things.callback(folder.close)
+        if options.address is None and not trials.are_cores_free(plan.cores):
+            print("another sweep has this machine's cores: trials wait for them", flush=True)
         return _run(folder, signals)
 
 

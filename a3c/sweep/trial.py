@@ -162,6 +162,14 @@ def lock_cores(n: int) -> dict[int, int]:
     return {}
 
 
+def are_cores_free(n: int) -> bool:
+    """Whether so many cores of this machine are not those of other trials."""
+    locked = lock_cores(n)
+    for file in locked.values():
+        os.close(file)
+    return bool(locked)
+
+
 def rows_after(steps: float, folder: pathlib.Path, metric: str) -> list[tuple[float, float]]:
     """Steps and metric of the rows of a run's progress.csv that are beyond `steps`."""
     with contextlib.suppress(BadInput):  # there is none yet

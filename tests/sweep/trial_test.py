@@ -209,6 +209,17 @@ def test_trials_get_cores_of_their_own(place):
             end(one, folder)
 
 
+def test_cores_are_free_until_a_trial_has_them(place):
+    """Analytic: asking does not take them."""
+    n = len(os.sched_getaffinity(0))
+    assert [trials.are_cores_free(n) for _ in range(2)] == [True, True]
+    locked = trials.lock_cores(1)
+    assert not trials.are_cores_free(n)
+    for file in locked.values():
+        os.close(file)
+    assert trials.are_cores_free(n)
+
+
 def test_a_trial_waits_for_its_old_process(place):
     """Analytic: one that is tried again may find the old one still saving in its folder."""
     plan, folder = plan_of(), place / "trial"
