@@ -123,9 +123,8 @@ class ProcessCollector:
                     self.last_mean = told["last_mean"]
             self.take_replaced()
         self.n_steps_collected = len(self.rollout.rewards)
-        return sorted(
-            games, key=lambda game: (game.step, game.env)
-        )  # as one process would tell them
+        games.sort(key=lambda game: (game.step, game.env))  # as one process would tell them
+        return games
 
     def take_replaced(self) -> None:
         """Report what was replaced since the last call."""

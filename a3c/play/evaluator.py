@@ -68,12 +68,10 @@ class Evaluator:
         self._subject, self._shared, self._folder, self._report = subject, shared, folder, report
         means = read_evaluations(folder.path)
         self._n_steps_at_last = max(means, default=first_step)
-        best = checkpoint.numbered(folder.best)
-        # The run may have been killed after it had saved a best one, and before it had written its score.
-        while best and means and max(best) > max(means):
-            best.pop(max(best)).unlink()
+        if means:  # the run may have been killed between saving a best one and writing its score
+            checkpoint.take_away_newer(folder.best, max(means))
         # A score counts as the best only while its checkpoint is there.
-        self._best_mean = means.get(max(best, default=-1))
+        self._best_mean = means.get(max(checkpoint.numbered(folder.best), default=-1))
         self._agent = Agent(subject)
         self._stop = StopFlag()
         self._thread: threading.Thread | None = None

@@ -121,15 +121,17 @@ def create(path: pathlib.Path, plan: Plan, argv: Sequence[str]) -> SweepFolder:
         run_folder.LOCK: "",
     }
     check_free(path)
+    made: list[pathlib.Path] = []  # by us: another sweep may have been faster
     try:
         path.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             with (path / name).open("x", encoding="utf-8") as file:
+                made.append(path / name)
                 file.write(text and text + "\n")
     except OSError as error:
-        for name in texts:
+        for ours in made:
             with contextlib.suppress(OSError):
-                (path / name).unlink()
+                ours.unlink()
         raise BadInput(f"cannot make the folder {path}: {error.strerror}") from None
     return SweepFolder(path, plan, run_folder.lock(path))
 

@@ -280,18 +280,15 @@ def _draw(name: str, kind: str, values: list[Any], generator: np.random.Generato
     """A random value, with four digits, so that it can be typed."""
     if kind == "choice":
         return values[generator.integers(len(values))]
-    low, high = values
+    (low, high), is_whole = values, int in TYPES[name]
+    if kind == "uniform" and is_whole:
+        return int(generator.integers(round(low), round(high), endpoint=True))
     if kind == "loguniform":
         value = math.exp(generator.uniform(math.log(low), math.log(high)))
-    elif int in TYPES[name]:
-        return int(generator.integers(math.ceil(low), math.floor(high), endpoint=True))
     else:
         value = generator.uniform(low, high)
-    return (
-        round(value)
-        if int in TYPES[name]
-        else min(max(float(f"{value:.4g}"), float(low)), float(high))
-    )
+    # Four digits may be beyond an end.
+    return round(value) if is_whole else min(max(float(f"{value:.4g}"), float(low)), float(high))
 
 
 def _named(trials: Sequence[Trial]) -> Iterator[Trial]:

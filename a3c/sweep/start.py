@@ -51,9 +51,7 @@ def start(
         if options.resume is None:
             folder = folders.create(path, plan, argv)
             open_things.callback(folder.close)
-        if options.address is None and not trials.are_cores_free(plan.cores):
-            print("another sweep has this machine's cores: trials wait for them", flush=True)
-        return _run(folder, signals)
+        return _run(folder, signals, is_here=options.address is None)
 
 
 def _plan_of(options: argparse.Namespace, words: Sequence[str]) -> Plan:
@@ -106,7 +104,7 @@ def _path_of(options: argparse.Namespace) -> pathlib.Path:
     return options.out or pathlib.Path(f"runs/{stem}_{time.strftime('%Y%m%d-%H%M%S')}")
 
 
-def _run(folder: SweepFolder, signals: StopSignals) -> int:
+def _run(folder: SweepFolder, signals: StopSignals, is_here: bool) -> int:
     plan = folder.plan
     before = folders.recorded_states(folder.path)
     states = {trial.name: WAITING for trial in plan.trials}
@@ -118,6 +116,8 @@ def _run(folder: SweepFolder, signals: StopSignals) -> int:
     todo = [trial for trial in plan.trials if states[trial.name] == WAITING]
     board = Board(folder, states)
     board.say(f"sweep: {folder.path}, {len(plan.trials)} trials of {plan.cores} cores each")
+    if todo and is_here and not trials.are_cores_free(plan.cores):
+        board.say("another sweep has this machine's cores: trials wait for them")
     if todo and plan.early_stopping:
         todo = list(plan.trials)  # Tune compares with what the ended ones have reached
     if todo:

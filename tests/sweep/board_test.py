@@ -140,6 +140,17 @@ def test_a_folder_that_could_not_be_filled_is_free_again(tmp_path, monkeypatch):
     folders.create(tmp_path / "x", plan, []).close()
 
 
+def test_the_files_of_a_faster_sweep_stay(tmp_path, monkeypatch):
+    """Analytic: both had found the folder free."""
+    plan = plans.make({"envs": ["CartPole-v1"]}, [])
+    folders.create(tmp_path / "x", plan, []).close()
+    before = {path: path.read_bytes() for path in (tmp_path / "x").iterdir()}
+    monkeypatch.setattr(folders, "check_free", lambda path: None)
+    with pytest.raises(BadInput, match="File exists"):
+        folders.create(tmp_path / "x", plan, [])
+    assert {path: path.read_bytes() for path in (tmp_path / "x").iterdir()} == before
+
+
 def test_a_trial_that_ends_is_read_again(sweep):
     """Analytic: its row is of its last steps, not of those when it began."""
     trial = sweep.plan.trials[1]
@@ -176,5 +187,5 @@ def test_a_folder_is_found_as_it_was_made(sweep):
 def test_what_was_stopped_early_is_not_finished(sweep, capsys):
     """Analytic: not even if it had all its steps by then, for its last evaluation was cut off."""
     boards.Board(sweep, states(sweep, *[EARLY] * 4)).set(sweep.plan.trials[0], EARLY)
-    assert start._run(sweep, types.SimpleNamespace(received=None)) == 0
+    assert start._run(sweep, types.SimpleNamespace(received=None), is_here=True) == 0
     assert folders.recorded_states(sweep.path) == states(sweep, *[EARLY] * 4)

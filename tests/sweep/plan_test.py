@@ -64,6 +64,8 @@ def test_draws_of_the_other_kinds():
     assert set(workers) == {1, 2, 3}
     assert max(map(workers.count, (1, 3))) > 40 / 4  # the ends come as often as others
     assert set(activations) == {"tanh", "relu"}
+    between = {"n_workers": {"uniform": [1.2, 1.8]}}
+    assert settings(plans.make(CARTPOLE | {"n_draws": 9, "search": between}), "n_workers")
     narrow = {"rmsprop_decay": {"uniform": [0.99996, 0.999999]}}
     plan = plans.make(CARTPOLE | {"n_draws": 40, "search": narrow})
     assert {x for (x,) in settings(plan, "rmsprop_decay")} == {0.999999}  # four digits would be 1
