@@ -39,13 +39,13 @@ class UnsupportedEnv(Exception):
 def make_base(params: Params, **ours: Any) -> gymnasium.Env:
     """Make it without Gymnasium's checks, with this time limit or its own, inside the wrappers.
 
-    The limit counts steps of the agent, so it is not for Atari, where the emulator counts frames.
+    The limit counts steps of the agent, so it is not for Atari's frames, where the emulator counts them.
     """
     env_id, spec = params.env_id, spec_of(params.env_id)
     if spec.entry_point == ATARI:
         # The cheapest kind. It is used only by wrappers, because screen.py reads the emulator's screen.
         ours |= {"obs_type": "rgb" if params.wrapper else "ram", "frameskip": 1}
-    elif params.max_episode_steps is not None:
+    if params.max_episode_steps is not None and (spec.entry_point != ATARI or params.wrapper):
         spec.max_episode_steps = params.max_episode_steps
     theirs = kwargs_of(params.env_kwargs)
     if taken := theirs.keys() & (ours.keys() | RESERVED):

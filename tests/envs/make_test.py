@@ -392,6 +392,15 @@ def test_a_time_limit_of_a_preset_does_not_count_frames():
     assert "TimeLimit" not in names
 
 
+def test_a_time_limit_counts_the_steps_of_a_game_of_atari_that_a_wrapper_makes_vectors_of():
+    """Analytic: each is one frame of the emulator, unless the wrapper skips some."""
+    wrapped = Params("PongNoFrameskip-v4", wrapper="tests.tools.toys:Memory", max_episode_steps=3)
+    assert describe_env(wrapped).max_episode_steps == 3
+    env = make_env(wrapped)
+    env.reset()
+    assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
+
+
 def inner(env) -> Any:
     """The environment under all layers, whatever it is."""
     return env.unwrapped

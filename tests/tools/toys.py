@@ -366,6 +366,19 @@ class Twice(gymnasium.RewardWrapper):
         return 2 * float(reward)
 
 
+class Memory(gymnasium.ObservationWrapper):
+    """Shows the memory of an Atari game instead of its frames."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (128,), np.uint8)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        """The same number of bytes in every game."""
+        emulator: Any = self.unwrapped
+        return emulator.ale.getRAM()
+
+
 class Search(gymnasium.Env):
     """Pays 1 where the agent reaches the target, in a room of `size` by `size`; it has no time limit.
 
