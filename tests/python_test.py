@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 import zipfile
 
 import gymnasium
@@ -160,6 +161,21 @@ def test_training_is_for_the_main_thread(monkeypatch):
     with pytest.raises(a3c.UnsupportedEnv, match="unknown environment Nothing-v0"):
         a3c.train("Nothing-v0")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_tensorflow_that_has_started_otherwise_is_refused(tmp_path, monkeypatch):
+    """Analytic: with advice, and before a folder is made."""
+
+    def refuse() -> None:
+        raise RuntimeError("Intra op parallelism cannot be modified after initialization.")
+
+    monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tensorflow"))
+    monkeypatch.setattr(tensorflow_process, "limit_threads", refuse)
+    with pytest.raises(
+        RuntimeError, match="other threads than training needs: call a3c.train before"
+    ):
+        a3c.train("CartPole-v1", log_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

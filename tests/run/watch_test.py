@@ -1,5 +1,6 @@
 """What the main thread makes of reports, alone."""
 
+import collections
 import dataclasses
 import math
 import pathlib
@@ -7,7 +8,7 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from a3c.agent.worker import Failure, Report
 from a3c.contract import Counts, Game, Position, Snapshot, Subject, WorkerPosition
 from a3c.play.evaluator import Evaluated
 from a3c.run import watch
+from a3c.run.remote import RemoteCollector
 from a3c.settings.params import Params
 from a3c.store import checkpoint, logs, resume
 from a3c.store.checkpoint import Checkpoint
@@ -40,6 +42,7 @@ class FakeLog:
         self.moments: list[float] = []
         self.said: list[tuple[str, bool]] = []
         self.at: list[int] = []
+        self.of_machines: list[tuple[int, dict[str, float]]] = []
         self.is_disk_full_for = ""  # one of the next two
 
     def n_bytes(self) -> dict[str, int]:
@@ -70,6 +73,9 @@ class FakeLog:
         self.at.append(n_steps)
 
     evaluation = histograms
+
+    def machines(self, n_steps: int, steps_per_second: dict[str, float]) -> None:
+        self.of_machines.append((n_steps, steps_per_second))
 
     def move_bar(self, n_steps: int, games: str) -> None:
         pass
@@ -139,7 +145,7 @@ def make(tmp_path, signals, monkeypatch):
     )
     monkeypatch.setattr(watch.cores, "seconds_used", lambda: 18.9)
 
-    def make(start: Start = Start()) -> Watched:  # noqa: B008 (immutable)
+    def make(start: Start = Start(), more: Sequence[RemoteCollector] = ()) -> Watched:  # noqa: B008 (immutable)
         folder, log = make_folder(tmp_path / "run"), FakeLog()
         weights = {"w": np.zeros((2, 3), np.float32)}
         shared = SharedState(weights, PARAMS, COUNTS)
@@ -147,7 +153,8 @@ def make(tmp_path, signals, monkeypatch):
         worker = types.SimpleNamespace(
             source=None, number=0, run=work, position=POSITION.workers[0], episode_value_mean=9.0
         )
-        return Watched(watch.Watch(run, [worker]), run, log, worker, clock)
+        workers = [worker, *(types.SimpleNamespace(source=source) for source in more)]
+        return Watched(watch.Watch(run, workers), run, log, worker, clock)
 
     return make
 
@@ -434,6 +441,37 @@ def test_restarts_are_counted_and_told(watched):
         (f"{told}it hangs", False),
         (f"{told}worker 1, environment 0 failed:\nTraceback\nRuntimeError: so", False),
     ]
+
+
+class FakeRemote(RemoteCollector):
+    """A worker's remote end, with its figures in our hands."""
+
+    def __init__(self) -> None:
+        self.machine: str | None = None
+        self.steps = collections.Counter[str]()
+
+
+def test_machines_have_the_steps_of_their_workers(make):
+    """Analytic: those of the interval, also of a machine that a worker has left; who waits is told when that
+    changes, but not at the end.
+    """
+    remote = [FakeRemote() for _ in range(3)]
+    watched = make(more=remote)
+    remote[0].machine = remote[1].machine = "a"
+    remote[0].steps["a"], remote[1].steps["a"] = 40, 60
+    row = watched.row(10)
+    assert row["misc/remote_workers"] == 2
+    remote[0].machine = remote[2].machine = "b"
+    remote[0].steps |= {"a": 50, "b": 30}
+    remote[2].steps["b"] = 10
+    assert watched.row(20)["misc/remote_workers"] == 3
+    assert watched.log.of_machines == [(100, {"a": 10.0}), (100, {"a": 0.5, "b": 2.0})]
+    told = "remote workers that wait for a machine:"
+    assert watched.log.said == [(f"{told} 1", False), (f"{told} 0", False)]
+    remote[0].machine = None
+    watched.run.shared.counters.add_update(300, 0, 20)
+    watched.row()
+    assert len(watched.log.said) == 2
 
 
 def test_a_traceback_is_told_once(watched):

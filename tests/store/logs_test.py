@@ -108,6 +108,8 @@ def write_all(folder: pathlib.Path) -> None:
     log.histograms(2000, {"weights/policy_kernel": np.linspace(-1, 3, 1000, dtype=np.float32)})
     log.evaluation(50, {"episode_reward_mean": 1.5, "episode_reward_sd": math.nan})
     log.evaluation(60, {"episode_reward_mean": 2.5, "episode_reward_sd": 1.0})
+    log.machines(1000, {"10.0.0.2": 70.5})
+    log.machines(2000, {"10.0.0.2": 80.5, "10.0.0.3": 3.0})
     log.close()
 
 
@@ -184,7 +186,9 @@ def test_evaluations_are_a_table_of_their_own(written):
 
 
 def test_tensorboard_has_the_same_figures_at_their_steps(written):
-    """Parity: each value of the CSV under the same name, at its agent step; NaN is left out."""
+    """Parity: each value of the CSV under the same name, at its agent step; NaN is left out. Only TensorBoard has
+    the figures of machines.
+    """
     _, scalars = written
     for name in COLUMNS:
         expected = {
@@ -194,6 +198,8 @@ def test_tensorboard_has_the_same_figures_at_their_steps(written):
         }
         assert scalars.of(name) == expected, name
     assert list(scalars.of("loss/loss_policy")) == [1000]
+    assert scalars.of("machines/10.0.0.2/steps_per_second") == {1000: 70.5, 2000: 80.5}
+    assert scalars.of("machines/10.0.0.3/steps_per_second") == {2000: 3.0}
 
 
 def test_every_game_is_at_its_step(written):
@@ -204,6 +210,7 @@ def test_every_game_is_at_its_step(written):
     assert set(scalars.tags) == {
         *COLUMNS,
         *("eval/episode_reward_mean", "eval/episode_reward_sd"),
+        *(f"machines/10.0.0.{n}/steps_per_second" for n in (2, 3)),
         "rl/episode_reward_sum",
         "rl/episode_length_steps",
         "weights/policy_kernel",
