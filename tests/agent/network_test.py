@@ -35,6 +35,15 @@ def test_weights_have_the_shapes_of_the_published_networks(
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "n_units"), [("mlp", 24), ("small", 12), ("nature", 12), ("mlp", 0)]
+)
+def test_a_memory_has_h_and_c_of_each_unit(name: str, n_units: int) -> None:
+    """Analytic: for vectors, policy and value have LSTMs of their own; and without an LSTM there is no state."""
+    subject = subject_of(name, (4,) if name == "mlp" else IMAGE, 6, lstm_units=6 if n_units else 0)
+    assert network.state_size(subject) == n_units
+
+
 def assert_close(ours: tf.Tensor, expected: np.ndarray, name: str) -> None:
     largest = np.abs(expected).max()
     assert largest > 1e-4, name

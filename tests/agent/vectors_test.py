@@ -188,3 +188,15 @@ def test_the_sd_is_limited_as_in_learning(policy: str) -> None:
         ours, theirs = (f(subject, weights, seen, state)[0] for f in (in_numpy, in_tensorflow))
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
         assert np.abs(ours[:, 3:]).max() <= LIMIT_OF_LOG_SD
+
+
+def test_a_block_holds_each_weight_in_its_place() -> None:
+    """Analytic: whatever the order in which weights come."""
+    shapes = {"value_kernel": (2, 1), "value_bias": (1,), "policy_kernel": (2, 3)}
+    weights = {name: np.random.default_rng(n).random(shapes[name]) for n, name in enumerate(shapes)}
+    for names in (list(shapes), sorted(shapes)):
+        held = vectors.held("mlp", {name: weights[name] for name in names})
+        found = vectors.by_name(held, shapes)
+        assert list(found) == list(shapes)
+        for name, expected in weights.items():
+            np.testing.assert_array_equal(found[name], expected)
