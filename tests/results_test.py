@@ -18,7 +18,7 @@ from a3c.settings.params import BadInput
 from a3c.store import checkpoint, provenance, reading, run_folder
 from a3c.store.games import Games
 from benchmarks import documents
-from results import filters, folders, lost_lives, over_games, pictures, publish, report
+from results import folders, lost_lives, over_games, pictures, publish, report, silent
 from tests.tools import agents, run_files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -458,32 +458,24 @@ def test_an_agent_forgets_at_a_lost_life_or_does_not(forgets, states):
     assert agent.states == [[state] * 3 for state in states]
 
 
-def test_filters_that_give_nothing_are_counted():
+def test_units_that_give_nothing_are_counted():
     """Analytic: a white square on black. One filter's bias is negative, one is only so on black, one sees the
-    edge alone, and one subtracts.
+    edge alone, one subtracts, and the others always give 1; the dense layer gives nothing.
     """
     states = np.zeros((2, 84, 84, 4), np.uint8)
     states[1, 40:60, 40:60] = 255
-    kernel, bias = np.zeros((8, 8, 4, 4), np.float32), np.array([-0.1, -0.1, 0, 0], np.float32)
+    subject = agents.subject_of("small", (84, 84, 4), 3, lstm_units=5)
+    weights = agents.make_weights(subject)
+    kernel, bias = weights["conv1_kernel"], weights["conv1_bias"]
+    kernel[:], bias[:] = 0, [-0.1, -0.1, 0, 0, *[1] * 12]
     kernel[..., 1] = 1
     kernel[:4, ..., 2], kernel[4:, ..., 2] = -1, 1
     kernel[..., 3] = -1
-    assert filters.silent(states, kernel, bias) == 2
-    assert filters.silent(states[:1], kernel, bias) == 4
-
-
-def test_a_filter_looks_at_every_fourth_place():
-    """Analytic: one white pixel in the newest image. Only the first filter has its weight where it is seen."""
-    states = np.zeros((1, 84, 84, 4), np.uint8)
-    states[0, 41, 46, 3] = 255
-    kernel, bias = np.zeros((8, 8, 4, 5), np.float32), np.array([0, 0, 0, 0, -2], np.float32)
-    kernel[1, 2, 3, 0] = 1
-    kernel[2, 1, 3, 1] = 1  # rows and columns exchanged
-    kernel[1, 2, 2, 2] = 1  # an older image
-    kernel[0, 0, 3, 3] = 1  # no window begins there
-    kernel[1, 2, 3, 4] = 1  # white is 1, not 255
-    counts = [filters.silent(states, kernel[..., i : i + 1], bias[i : i + 1]) for i in range(5)]
-    assert counts == [0, 1, 1, 1, 1]
+    weights["dense_kernel"][:], weights["dense_bias"][:] = 0, -1
+    counts = silent.silent(subject, weights, states)
+    assert [*counts] == ["conv1", "conv2", "dense"]
+    assert (counts["conv1"], counts["dense"]) == ((2, 16), (256, 256))
+    assert silent.silent(subject, weights, states[:1])["conv1"] == (4, 16)
 
 
 def test_all_trials_of_a_search_are_told_with_the_best_first(tmp_path, monkeypatch):
