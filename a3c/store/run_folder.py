@@ -14,15 +14,13 @@ training starts:
     failure/          what a worker that failed left behind
 """
 
-import contextlib
-import fcntl
 import json
 import os
 import pathlib
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -31,14 +29,14 @@ from a3c.machine import appending
 from a3c.settings.command_line import called
 from a3c.settings.naming import stem_of_run
 from a3c.settings.params import BadInput, ParsedParams, from_json, to_json
-from a3c.store import checkpoint, provenance
+from a3c.store import checkpoint, claim, provenance
+from a3c.store.claim import LOCK
 
 ARGS = "args.json"
 GAMES = "monitor.csv"
 PROGRESS = "progress.csv"
 EVALUATIONS = "evaluations.csv"
 LOG = "log.txt"
-LOCK = "lock"
 
 MAX_ARGS_BYTES = 2**24  # ours has a few thousand; no file should fill the memory
 
@@ -137,21 +135,20 @@ def create(
     """
     args = to_json(parsed) | {"environment": dict(environment or {})}
     texts = {
-        ARGS: json.dumps(args, indent=2, allow_nan=False),
         "command.txt": shlex.join([*called("train.py"), *argv]),
         "git.txt": provenance.git_state(code),
         "versions.txt": "\n".join([f"code: {provenance.digest_of(code)}", *provenance.versions()]),
-        LOCK: "",
+        ARGS: json.dumps(args, indent=2, allow_nan=False),
     }
     stem, is_chosen = name_of(parsed, provenance.short_revision(code))
     path, number = pathlib.Path(stem), 1
     while True:
-        why = _taken(path)
+        why = _taken(path, texts)
         if why is None:
             try:
-                return RunFolder(path, _claim(path, texts))
-            except FileExistsError:
-                why = f"{path} has just been taken by another run"
+                return RunFolder(path, claim.claim(path, texts))
+            except claim.InUse as error:
+                why = str(error)
         if is_chosen or not os.path.lexists(path):
             raise BadInput(why)
         # The user did not choose this name, so it may be changed.
@@ -174,30 +171,7 @@ def open_existing(path: pathlib.Path) -> RunFolder:
     """Lock the folder of a run that is to be resumed."""
     if not os.path.isfile(path / ARGS):
         raise BadInput(f"{path} is no run folder: it has no {ARGS}")
-    return RunFolder(path, lock(path))
-
-
-def lock(folder: pathlib.Path) -> TextIO:
-    """Take the folder of a run or a sweep; BadInput where another process has it."""
-    path = folder / LOCK
-    try:
-        # Do not make a missing lock, follow a link or wait for a pipe.
-        file = open(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "w")  # noqa: SIM115
-    except FileNotFoundError:
-        raise BadInput(
-            f"{folder} cannot be resumed: it has no {LOCK} file, so it was published, or its run"
-            f" was killed before it began"
-        ) from None
-    except OSError as error:
-        raise BadInput(f"cannot open {path}: {error.strerror}") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        in_use = f"{folder} is in use: a run is under way in it"
-        is_in_use = isinstance(error, BlockingIOError)
-        raise BadInput(in_use if is_in_use else f"cannot lock {path}: {error.strerror}") from None
-    return file
+    return RunFolder(path, claim.lock(path))
 
 
 def record_resumption(
@@ -245,46 +219,16 @@ def read_args(folder: str | os.PathLike[str]) -> RunArgs:
         raise BadInput(f"{path}: {error}") from None
 
 
-def _taken(folder: pathlib.Path) -> str | None:
+def _taken(folder: pathlib.Path, files: Collection[str]) -> str | None:
     """Why the folder cannot be a new run's; None if it can."""
     try:
         for outer in pathlib.Path(os.path.realpath(folder)).parents:
             if (outer / ARGS).exists() and (outer / "command.txt").exists():
                 return f"{folder} is inside {outer}, which holds another run"
-        if not os.path.lexists(folder):
-            return None
         if (folder / ARGS).exists():
             return f"{folder} holds another run"
-        if held := next(folder.iterdir(), None):
-            return f"{folder} is not empty (it holds {held.name}); a run needs a folder of its own"
+        if held := claim.what_is_in(folder, files):
+            return f"{folder} is not empty (it holds {held}); a run needs a folder of its own"
     except OSError as error:
-        return f"cannot make the run folder {folder}: {error.strerror}"
+        return f"cannot make the folder {folder}: {error.strerror}"
     return None
-
-
-def _claim(folder: pathlib.Path, texts: Mapping[str, str]) -> TextIO:
-    """Make, fill and lock a folder, or leave nothing; FileExistsError: another run was faster."""
-    made: list[pathlib.Path] = []
-    try:
-        for path in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-            with contextlib.suppress(FileExistsError):  # another run makes the same parents
-                path.mkdir()
-                made.append(path)
-        for name, text in texts.items():
-            # Creation is exclusive, and args.json is first: of two runs that found the same folder
-            # empty, one gets it.
-            with open(folder / name, "xb") as file:
-                made.append(folder / name)
-                file.write((text and text + "\n").encode("utf-8", "surrogateescape"))
-                file.flush()
-                os.fsync(file.fileno())
-        (folder / "checkpoints").mkdir()
-        made.append(folder / "checkpoints")
-        return lock(folder)
-    except BaseException as error:
-        for path in reversed(made):
-            with contextlib.suppress(OSError):  # a parent that another run now uses
-                path.rmdir() if path.is_dir() else path.unlink()
-        if isinstance(error, OSError) and not isinstance(error, FileExistsError):
-            raise BadInput(f"cannot make the run folder {folder}: {error.strerror}") from None
-        raise

@@ -23,12 +23,13 @@ from typing import NamedTuple, TextIO
 from a3c.machine import appending
 from a3c.settings.command_line import called
 from a3c.settings.params import BadInput
-from a3c.store import checkpoint, reading, run_folder
+from a3c.store import checkpoint, claim, reading
 from a3c.store.resume import GAMES_IN_MEAN
 from a3c.sweep import plan as plans
 from a3c.sweep.plan import Plan, Trial
 
 PLAN, TRIALS = "sweep.json", "trials.csv"
+FILES = ("command.txt", PLAN)  # of a new sweep
 # What a trial can be. All but the last two go on with --resume.
 STATES = WAITING, RUNNING, FAILED, STOPPED, EARLY, FINISHED = (
     "waiting",
@@ -106,39 +107,23 @@ def is_finished(folder: pathlib.Path, n_steps: int) -> bool:
 def check_free(path: pathlib.Path) -> None:
     """BadInput where a new sweep cannot have this folder."""
     try:
-        held = next(path.iterdir(), None) if path.exists() else None
+        held = claim.what_is_in(path, FILES)
     except OSError as error:
         raise BadInput(f"cannot make the folder {path}: {error.strerror}") from None
     if held is not None:
-        raise BadInput(f"{path} is in use: it holds {held.name}; --resume goes on with a sweep")
+        raise BadInput(f"{path} is in use: it holds {held}; --resume goes on with a sweep")
 
 
 def create(path: pathlib.Path, plan: Plan, argv: Sequence[str]) -> SweepFolder:
     """Make and lock the folder of a new sweep."""
-    texts = {
-        PLAN: plans.to_json(plan),
-        "command.txt": shlex.join([*called("sweep.py"), *argv]),
-        run_folder.LOCK: "",
-    }
     check_free(path)
-    made: list[pathlib.Path] = []  # by us: another sweep may have been faster
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            with (path / name).open("x", encoding="utf-8") as file:
-                made.append(path / name)
-                file.write(text and text + "\n")
-    except OSError as error:
-        for ours in made:
-            with contextlib.suppress(OSError):
-                ours.unlink()
-        raise BadInput(f"cannot make the folder {path}: {error.strerror}") from None
-    return SweepFolder(path, plan, run_folder.lock(path))
+    texts = shlex.join([*called("sweep.py"), *argv]), plans.to_json(plan)
+    return SweepFolder(path, plan, claim.claim(path, dict(zip(FILES, texts, strict=True))))
 
 
 def open_existing(path: pathlib.Path) -> SweepFolder:
     """Lock and read the folder of a sweep that is to be resumed."""
-    return SweepFolder(path, read_plan(path), run_folder.lock(path))
+    return SweepFolder(path, read_plan(path), claim.lock(path))
 
 
 def read_plan(path: pathlib.Path) -> Plan:

@@ -17,7 +17,7 @@ from a3c.play.atari_scores import human_normalised
 from a3c.play.curves import AXES, COLOURS, DASHES, align, smooth
 from a3c.settings.naming import short
 from a3c.settings.params import BadInput
-from a3c.store import reading
+from a3c.store import reading, run_folder
 from a3c.store.reading import Run
 from a3c.store.resume import GAMES_IN_MEAN
 from a3c.sweep import folder, statistics
@@ -59,7 +59,7 @@ def read(path: pathlib.Path, tell: Callable[[str], None]) -> list[Result]:
     """The trials of a sweep's folder; `tell` gets a line about what is left out or unfinished."""
     plan, results = folder.read_plan(path), []
     for trial in plan.trials:
-        if not (path / trial.name / folder.run_folder.ARGS).is_file():
+        if not (path / trial.name / run_folder.ARGS).is_file():
             continue
         run = reading.read_run(path / trial.name)
         for word in run.words:

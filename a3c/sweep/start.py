@@ -15,6 +15,7 @@ from a3c.machine import cluster, cores
 from a3c.machine.stopping import StopSignals
 from a3c.settings.config import OF_CODE, may_name_code
 from a3c.settings.params import BadInput, resolve
+from a3c.store import claim
 from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans
 from a3c.sweep import trial as trials
@@ -140,5 +141,5 @@ def _wait_until_saved(folder: SweepFolder) -> None:
     """Wait until every train.py has ended."""
     until = time.monotonic() + SAVING_SECONDS
     for trial in folder.plan.trials:
-        while trials.is_locked(folder.of(trial)) and time.monotonic() < until:
+        while claim.is_locked(folder.of(trial)) and time.monotonic() < until:
             time.sleep(0.1)

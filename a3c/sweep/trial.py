@@ -14,7 +14,6 @@ import fcntl
 import math
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from a3c.machine.stopping import STARTER
 from a3c.settings import command_line
 from a3c.settings.config import OF_CODE
 from a3c.settings.params import OF_ONE_START, BadInput
-from a3c.store import reading, run_folder
+from a3c.store import claim, reading, run_folder
 from a3c.sweep import plan as plans
 from a3c.sweep.folder import is_finished
 from a3c.sweep.plan import Plan, Trial
@@ -72,7 +71,7 @@ def run(plan: Plan, trial: Trial, folder: pathlib.Path, is_stopped: bool = False
         if process is None:
             if is_stopped or is_done:
                 return
-            if not is_locked(folder) and (cores := lock_cores(plan.cores)):
+            if not claim.is_locked(folder) and (cores := lock_cores(plan.cores)):
                 arguments = command(plan, trial, folder, list(cores))
                 process = start(arguments, folder, list(cores.values()))
         time.sleep(POLL_SECONDS)
@@ -89,11 +88,9 @@ def command(plan: Plan, trial: Trial, folder: pathlib.Path, cores: Sequence[int]
     """
     # A range, since a single number would say how many.
     shared = ["--cores", ",".join(f"{core}-{core}" for core in cores)]
-    if (folder / run_folder.ARGS).exists() and (folder / run_folder.LOCK).exists():
+    if (folder / run_folder.ARGS).exists():
         again = plans.words_of(plan, trial, OF_CODE + OF_ONE_START)
         return ["--resume", folder.name, *shared, *again]
-    # A run that was killed while it made its folder has trained nothing.
-    shutil.rmtree(folder, ignore_errors=True)
     return ["--log_dir", folder.name, *shared, *plans.words_of(plan, trial)]
 
 
@@ -129,16 +126,6 @@ def output_of(folder: pathlib.Path) -> pathlib.Path:
 def errors_of(folder: pathlib.Path) -> pathlib.Path:
     """The file for its errors."""
     return folder.with_name(f"{folder.name}.err")
-
-
-def is_locked(folder: pathlib.Path) -> bool:
-    """Whether a run is under way in the folder."""
-    with contextlib.suppress(OSError), (folder / run_folder.LOCK).open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def lock_cores(n: int) -> dict[int, int]:

@@ -1,5 +1,6 @@
 """Tests of the run folder: what it records, and that no two runs ever share one."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -7,18 +8,19 @@ import re
 import shlex
 import subprocess
 import threading
+from collections.abc import Collection
 
 import pytest
 
 from a3c.settings import command_line, params
 from a3c.settings.params import BadInput
-from a3c.store import checkpoint, provenance, run_folder
+from a3c.store import checkpoint, claim, provenance, run_folder
 from a3c.store.run_folder import RunFolder
 from a3c.sweep import plot_command as plot_runs
 from tests.tools import checkpoint_files
 
 PONG = "PongNoFrameskip-v4"
-CONTENT = ["args.json", "checkpoints", "command.txt", "git.txt", "lock", "versions.txt"]
+CONTENT = ["args.json", "command.txt", "git.txt", "lock", "versions.txt"]
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +61,6 @@ def test_the_default_folder_is_named_by_what_differs_seed_and_time(flags, named)
     folder = create(PONG, *flags.split())
     assert re.fullmatch(rf"runs/{PONG}{re.escape(named)}_\d{{8}}-\d{{6}}", str(folder))
     assert sorted(path.name for path in folder.iterdir()) == CONTENT
-    assert list((folder / "checkpoints").iterdir()) == []
 
 
 def test_default_names_group_by_seed(monkeypatch):
@@ -229,11 +230,13 @@ def test_what_cannot_be_written_is_refused_and_nothing_stays(work):
     (work / "full").mkdir()
     (work / "full" / ".hidden").touch()
     refused("--log_dir", "full", words="not empty.*hidden")
+    (work / "full" / ".hidden").rename(work / "full" / "git.txt")  # ours has a lock beside it
+    refused("--log_dir", "full", words="not empty.*git.txt")
     (work / "file").touch()
     (work / "dangling").symlink_to("nowhere")
     (work / "loop").symlink_to("loop")
     for folder in ("file", "dangling", "loop", "loop/run"):
-        refused("--log_dir", folder, words=f"cannot make the run folder {folder}: ")
+        refused("--log_dir", folder, words=f"cannot make the folder {folder}: ")
     refused("--log_dir", "file/deep/run", words="Not a directory")
     refused("--log_dir", "new/" + "x" * 300, words="File name too long")
     (work / "runs").touch()
@@ -242,29 +245,41 @@ def test_what_cannot_be_written_is_refused_and_nothing_stays(work):
 
 
 @pytest.mark.parametrize("existing", [False, True])
-@pytest.mark.parametrize("name", ["args.json", "lock", "checkpoints", "flock"])
+@pytest.mark.parametrize("name", ["lock", "flock", "command.txt.tmp", "args.json.tmp"])
 def test_a_failure_half_way_leaves_nothing_behind(work, monkeypatch, name, existing):
     """Analytic: a full disk, or a file system without locks, takes back what was made."""
     if existing:
         (work / "new" / "run").mkdir(parents=True)
-    real_open, real_mkdir = open, pathlib.Path.mkdir
+    real_open = pathlib.Path.open
 
     def fail(*args, **more):
         raise OSError(95, "Operation not supported")
 
     def failing_open(path, *args, **more):
-        is_meant = isinstance(path, pathlib.Path) and path.name == name
-        return (fail if is_meant else real_open)(path, *args, **more)
+        return (fail if path.name == name else real_open)(path, *args, **more)
 
-    def failing_mkdir(path, *args, **more):
-        return (fail if path.name == name else real_mkdir)(path, *args, **more)
-
-    monkeypatch.setattr("builtins.open", failing_open)
-    monkeypatch.setattr(pathlib.Path, "mkdir", failing_mkdir)
+    monkeypatch.setattr(pathlib.Path, "open", failing_open)
     if name == "flock":
-        monkeypatch.setattr(run_folder.fcntl, "flock", fail)
+        monkeypatch.setattr(claim.fcntl, "flock", fail)
     refused("--log_dir", "new/run", words="Operation not supported")
     assert everything(work) == (["new", "new/run"] if existing else [])
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_a_run_that_was_killed_while_it_made_its_folder_does_not_block_it(work, n):
+    """Analytic: the next one gets the folder, unless the first is still at it, or the user has a file there."""
+    half = work / "run"
+    half.mkdir()
+    for name in ["lock", "command.txt", "git.txt", "versions.txt.tmp", "args.json.tmp"][:n]:
+        (half / name).touch()
+    with contextlib.closing(claim.lock(half)):
+        refused("--log_dir", "run", words="run is in use")
+    (half / "mine").touch()
+    refused("--log_dir", "run", words="not empty .it holds mine")
+    (half / "mine").unlink()
+    path = create(PONG, "--log_dir", "run")
+    assert {*CONTENT} <= {each.name for each in path.iterdir()}
+    assert (path / "command.txt").read_text() != ""
 
 
 def test_two_runs_may_make_the_same_parent_at_once(monkeypatch):
@@ -289,8 +304,8 @@ def test_of_two_that_claim_one_folder_at_once_one_gets_it(work, monkeypatch, arg
     barrier, met, results = threading.Barrier(2), threading.local(), []
     taken = run_folder._taken
 
-    def meet(path: pathlib.Path) -> str | None:
-        why = taken(path)
+    def meet(path: pathlib.Path, files: Collection[str]) -> str | None:
+        why = taken(path, files)
         if not hasattr(met, "once"):
             met.once = True
             barrier.wait(timeout=60)
@@ -312,8 +327,12 @@ def test_of_two_that_claim_one_folder_at_once_one_gets_it(work, monkeypatch, arg
         thread.start()
     for thread in threads:
         thread.join()
-    other = "run has just been taken by another run" if argv else f"{stem}_2"
-    assert sorted(str(result) for result, _ in results) == sorted([stem, other])
+    names = sorted(str(result) for result, _ in results)
+    if argv:  # the other one came when the folder was locked, or when it was whole
+        taken_words = ["run has just been taken", "run is in use: a run is under way in it"]
+        assert names in [["run", words] for words in taken_words]
+    else:
+        assert names == [stem, f"{stem}_2"]
     for path, n in results:
         if n:
             assert run_folder.read_args(path).parsed.params.keep_ckpts == n
@@ -409,8 +428,8 @@ def test_nothing_is_saved_where_another_run_has_its_folder(moved):
         ours.save(checkpoint_files.make(ours.checkpoints))
     assert ours.leave_failure("traceback", {}) == "another run has its folder where this run's was"
     assert everything(theirs.path) == before
-    theirs.save(checkpoint_files.make(theirs.best))
-    assert checkpoint.read(checkpoint.find(theirs.best)).n_steps == 70
+    theirs.save(checkpoint_files.make(theirs.checkpoints))
+    assert checkpoint.read(checkpoint.find(theirs.checkpoints)).n_steps == 70
 
 
 def test_a_folder_that_is_gone_is_not_made_anew(work):

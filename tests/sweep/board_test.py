@@ -129,7 +129,7 @@ def test_a_folder_that_could_not_be_filled_is_free_again(tmp_path, monkeypatch):
     usual = pathlib.Path.open
 
     def full(path, *how, **more):
-        if path.name == "command.txt":
+        if path.name == "command.txt.tmp":
             refuse()
         return usual(path, *how, **more)
 
@@ -146,7 +146,7 @@ def test_the_files_of_a_faster_sweep_stay(tmp_path, monkeypatch):
     folders.create(tmp_path / "x", plan, []).close()
     before = {path: path.read_bytes() for path in (tmp_path / "x").iterdir()}
     monkeypatch.setattr(folders, "check_free", lambda path: None)
-    with pytest.raises(BadInput, match="File exists"):
+    with pytest.raises(BadInput, match="x has just been taken"):
         folders.create(tmp_path / "x", plan, [])
     assert {path: path.read_bytes() for path in (tmp_path / "x").iterdir()} == before
 

@@ -146,11 +146,11 @@ def test_nobody_hears_of_a_last_step_while_the_run_evaluates(place):
     assert the_last == ([(40, 3.5)], True)
 
 
-def test_a_folder_that_was_never_finished_is_made_anew(place):
+def test_a_folder_that_is_not_whole_is_begun_again(place):
     """Analytic: a run that was killed while it made its folder cannot be resumed."""
     plan, folder = plan_of(), place / "trial"
     folder.mkdir()
-    (folder / "args.json").touch()
+    (folder / "lock").touch()
     running = run(plan, folder)
     assert started(running, folder)["argv"][0] == "--log_dir"
     end(running, folder)

@@ -14,7 +14,7 @@ from a3c.machine import seeding
 from a3c.play import evaluation
 from a3c.play.agent import Agent
 from a3c.play.evaluation import Played
-from a3c.store import checkpoint, run_folder
+from a3c.store import checkpoint, claim, run_folder
 from a3c.store.checkpoint import Checkpoint
 from a3c.store.run_folder import RunFolder
 
@@ -84,6 +84,6 @@ def save(
 def make_folder(path: pathlib.Path) -> RunFolder:
     """A run's folder that can be locked, and holds nothing else."""
     (path / "checkpoints").mkdir(parents=True)
-    for name in (run_folder.ARGS, run_folder.LOCK):
+    for name in (run_folder.ARGS, claim.LOCK):
         (path / name).touch()
     return run_folder.open_existing(path)
