@@ -35,7 +35,7 @@ class Subject(NamedTuple):
     network: str
     observation_shape: tuple[int, ...]
     n_actions: int  # or, of continuous actions, their dimensions
-    # What follows is what it was before there was a choice, so that older agents can be read.
+    # Older agents do not record the rest: they have these values.
     policy: str = "categorical"  # or the --policy_sd of continuous actions
     hidden_units: tuple[int, ...] = (64, 64)  # of mlp
     activation: str = "tanh"  # of mlp
@@ -108,9 +108,9 @@ class EnvProcesses(Environments, Protocol):
     @property
     def arrays(self) -> Mapping[str, np.ndarray]: ...
 
-    # Hand something to each process, and return what its collector makes of it, with the environments
-    # that it holds. A process that broke says nothing. Slot -1 then has the last observations. Both pass
-    # as JSON.
+    # Give `asked` to the collector in each process, and return its answers, each with the environments
+    # that it is about. A process that broke gives none. Then slot -1 has the newest observations.
+    # `asked` and the answers are sent as JSON.
     def collect(self, asked: object) -> Sequence[tuple[range, Any]]: ...
 
 

@@ -31,12 +31,13 @@ CODE = ("a3c", "train.py", "benchmarks/*.py")
 CHANGES_OF_CODE = ("status", "--porcelain", "--untracked-files=no", "--", *CODE)
 # Ours; requirements.txt has the peers'.
 PACKAGES = ("tensorflow-cpu", "tensorflow", "numpy", "gymnasium", "ale-py", "mujoco")
-# The best wide setting found for a number of cores and a task, of at most 128 environments; see docs/speed.md.
+# The best wide setting found for a number of cores and a task; see docs/speed.md.
 BEST_WIDE = {
     (2, "nature"): (3, 32),
     (2, "small"): (3, 32),
     (2, "CartPole"): (2, 64),
     (2, "HalfCheetah"): (2, 64),
+    (16, "nature"): (16, 32),
 }
 CORES = machine.n_cores()
 MANY = max(96, 16 * CORES)  # environments of the other peer, whose best number counts
@@ -194,9 +195,10 @@ def busy_or_refuse(anyway: bool) -> float | None:
 
 def about(target: str, argv: Sequence[str], busy: float) -> dict[str, Any]:
     """When, where and of what the figures are."""
+    variable = target.partition("-")[0].upper()
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
-        "command": f"make {target}" + (f' BENCH="{shlex.join(argv)}"' if argv else ""),
+        "command": f"make {target}" + (f' {variable}="{shlex.join(argv)}"' if argv else ""),
         "revision": provenance.short_revision(contenders.ROOT),
         # Of code; a benchmark before this one has written its table into the documents.
         "uncommitted": bool(provenance.git(contenders.ROOT, *CHANGES_OF_CODE)),

@@ -126,9 +126,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--task", choices=TASKS, default="nature")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file, too")
+    parser.add_argument("--anyway", action="store_true", help="even if the machine is busy")
+    argv = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(argv)
     if options.n_workers is None:
-        return _profile_all(options.seconds)
+        if options.json or (options.envs_per_worker, options.task) != (1, "nature"):
+            parser.error("--envs_per_worker, --task and --json need --n_workers")
+        return _profile_all(options.seconds, argv, options.anyway)
     setting = Setting(options.n_workers, options.envs_per_worker, options.task)
     with tempfile.TemporaryDirectory() as folder:
         measured = _run(setting, pathlib.Path(folder) / "run", options.seconds)
@@ -141,9 +145,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _profile_all(seconds: float) -> int:
+def _profile_all(seconds: float, argv: Sequence[str], anyway: bool) -> int:
     """Profile those of docs/speed.md, and write the result; returns the exit status."""
-    result = bench.about("profile", [], busy=0.0) | {"anyway": False, "profiles": []}
+    busy = bench.busy_or_refuse(anyway)
+    if busy is None:
+        return 1
+    result = bench.about("profile", argv, busy) | {"anyway": anyway, "profiles": []}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "profile.json"
         for setting in STANDING:  # each in a process of its own: TensorFlow is set up once

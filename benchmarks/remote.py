@@ -59,16 +59,6 @@ def cpu_seconds(pid: int) -> float:
     return process.cpu
 
 
-def cpu_seconds_of_raylets() -> float:
-    """Processor time of the processes that carry objects between this machine's nodes."""
-    found = 0.0
-    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if path.read_bytes().split(b"\0")[0].endswith(b"/raylet/raylet"):
-                found += cpu_seconds(int(path.parent.name))
-    return found
-
-
 def time_updates(source: Any, seconds: float, ray_pid: int | None = None) -> Update:
     """Have a source collect, and learn, for so many seconds."""
     spent: list[np.ndarray] = []
@@ -147,14 +137,14 @@ def measure(seconds: float, rounds: int) -> None:
     cluster.load("auto")
     from ray.cluster_utils import Cluster
 
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
     node = {"num_cpus": 1, "include_dashboard": False}
     for name, arguments in SETTINGS.items():
         nodes = Cluster(initialize_head=True, head_node_args=node | {"num_cpus": 0})
         try:
-            for _ in range(2):
-                nodes.add_node(**node)
-            figures[name] = measure_one(arguments, nodes.address, seconds, rounds)
+            nodes.add_node(**node)
+            new = measure_one(arguments, nodes.address, seconds, rounds)
+            figures[name] = figures.get(name, {}) | new
         finally:
             nodes.shutdown()
         print(name, json.dumps(figures[name]), flush=True)
@@ -162,31 +152,26 @@ def measure(seconds: float, rounds: int) -> None:
 
 
 def measure_one(arguments: str, address: str, seconds: float, rounds: int) -> dict[str, Any]:
-    """One setting, by turns: a worker here, a remote one, and two remote ones on two nodes."""
+    """One setting, by turns: a worker here, and a remote one on a node of its own."""
     from a3c.run.ray_process import RayProcess
 
-    ray_process = RayProcess(address, 2, 600.0)
+    ray_process = RayProcess(address, 1, 600.0)
     pid = ray_process._process.pid
-    with contextlib.closing(ray_process), sources(arguments, ray_process) as (here, remote):
-        n_bytes: dict[str, int] = {}
-        for source in remote:
-            source.begin()
-            source.collect({})
-            n_gradients = source._latest.n_gradients
-            n_bytes = {"out": 4 * source._receiver.n_weights, "back": 4 * n_gradients}
-            source.learn(1e-5)
-        turns: dict[str, list[Any]] = {"local": [], "remote": [], "two": [], "applied": []}
+    with contextlib.closing(ray_process), sources(arguments, ray_process) as (here, (remote,)):
+        remote.begin()
+        remote.collect({})
+        n_bytes = {"out": 4 * remote._receiver.n_weights, "back": 4 * remote._latest.n_gradients}
+        remote.learn(1e-5)
+        turns: dict[str, list[Any]] = {"local": [], "remote": [], "applied": []}
         for _ in range(rounds):
             turns["local"].append(time_updates(here, seconds))
-            turns["remote"].append(time_updates(remote[0], seconds, pid))
-            turns["two"].append(updates_per_second(remote, seconds))
-            turns["applied"].append(applied_per_second(remote[0], seconds / 2))
+            turns["remote"].append(time_updates(remote, seconds, pid))
+            turns["applied"].append(applied_per_second(remote, seconds / 2))
         medians = {
             kind: Update(*np.median(turns[kind], axis=0).tolist())._asdict()
             for kind in ("local", "remote")
         }
-        rates = {kind: statistics.median(turns[kind]) for kind in ("two", "applied")}
-        return medians | rates | {"bytes": n_bytes}
+        return medians | {"applied": statistics.median(turns["applied"]), "bytes": n_bytes}
 
 
 class Sleeper:
@@ -247,12 +232,8 @@ def measure_queue(seconds: float) -> None:
                     source.begin()
                 updates_per_second(remote, 0.0)
                 rates = {n: updates_per_second(remote[:n], seconds) for n in SLEEPERS}
-                before, begin = cpu_seconds_of_raylets(), time.monotonic()
-                rate = updates_per_second(remote[:4], seconds)
-                n_updates = rate * (time.monotonic() - begin)
-                raylets = (cpu_seconds_of_raylets() - before) / n_updates
-            figures[name] |= {"sleepers": rates, "raylets_cpu": raylets}
-            print(name, rates, raylets, flush=True)
+            figures[name]["sleepers"] = rates
+            print(name, rates, flush=True)
             MEASURED.write_text(json.dumps(figures, indent=1) + "\n")
     finally:
         nodes.shutdown()

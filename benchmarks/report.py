@@ -199,7 +199,9 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
                 continue
             if goal.over == BARE_STEP:
                 costs = [slot["env_cost"] for slot in of_setting(rounds, name)]
-                of_step = f"{name}: CPU of a step", BARE.get(task, BARE_STEP)
+                # On vectors, the environments' processes act, too.
+                cpu = "CPU of a step" if task in BARE else "CPU of acting and a step"
+                of_step = f"{name}: {cpu}", BARE.get(task, BARE_STEP)
                 rows.append(Ratio(*of_step, goal.required, goal.wished, costs))
             elif goal.over in divisors:
                 of_rounds = over(speeds(rounds, name), divisors[goal.over])

@@ -13,6 +13,7 @@ import argparse
 import functools
 import json
 import pathlib
+import sys
 from collections.abc import Sequence
 
 import ale_py
@@ -76,8 +77,10 @@ def play(folder: pathlib.Path, scaling: str, n_games: int, seed: int) -> list[fl
     (path,) = (folder / "checkpoints").glob("*.safetensors")
     saved = safetensors.torch.load_file(path)
     weights = {name.removeprefix("weights/"): tensor for name, tensor in saved.items()}
-    env_id = json.loads((folder / "args.json").read_text(encoding="utf-8"))["params"]["env_id"]
-    made = functools.partial(make_env, env_id, scaling)
+    params = json.loads((folder / "args.json").read_text(encoding="utf-8"))["params"]
+    if params.get("lstm_units") or params["preprocessing"] != "generic":
+        sys.exit(f"error: {folder} has an LSTM or preprocessing of ours, which is not built here")
+    made = functools.partial(make_env, params["env_id"], scaling)
     envs = [VecFrameStack(DummyVecEnv([made]), 4) for _ in range(n_games)]
     for i, env in enumerate(envs):
         env.seed(seed + i)

@@ -313,14 +313,17 @@ def test_the_same_runs_give_the_same_file(tmp_path, capsys, ending, magic):
     assert "fewer than 100 games" in said.err
 
 
-def test_a_run_without_games_is_left_out_with_a_note(tmp_path, capsys):
+def test_what_has_no_games_is_left_out_with_a_note(tmp_path, capsys):
     """Analytic: the other one is drawn; without another one, it is an error."""
     empty, full = write_run(tmp_path / "empty", []), write_run(tmp_path / "full", steady(20))
-    begun = tmp_path / "begun"
+    begun, sweep = tmp_path / "begun", tmp_path / "sweep"
     write_run(begun, None)
+    sweep.mkdir()
+    (sweep / "sweep.json").touch()
     out = tmp_path / "fig.png"
-    assert plot_runs.main([str(empty), str(begun), str(full), "--out", str(out)]) == 0
+    assert plot_runs.main([*map(str, (empty, begun, sweep, full)), "--out", str(out)]) == 0
     said = capsys.readouterr()
+    assert f"note: {sweep} is a sweep: left out; --sweep draws it" in said.err
     assert f"note: {empty} has no games yet" in said.err
     assert f"note: {begun} has no games yet" in said.err
     assert "full: " in said.out

@@ -72,6 +72,7 @@ class _Shapes:
 
     def __init__(self) -> None:
         self.of_weights: dict[str, tuple[int, ...]] = {}
+        self.n_remembered = 0
 
     def conv(self, name: str, x: Any, filters: int, size: int, stride: int) -> tuple[int, ...]:
         height, width, channels = x
@@ -88,6 +89,7 @@ class _Shapes:
         self.of_weights[f"{name}_input_kernel"] = (int(np.prod(x)), 4 * units)
         self.of_weights[f"{name}_recurrent_kernel"] = (units, 4 * units)
         self.of_weights[f"{name}_bias"] = (4 * units,)
+        self.n_remembered += 2 * units
         return (units,)
 
     def with_free_log_sd(self, name: str, means: tuple[int, ...], n: int) -> None:
@@ -103,14 +105,18 @@ class _Shapes:
 
 def weight_shapes(subject: Subject) -> dict[str, tuple[int, ...]]:
     """The shape of each weight, in the order in which the forward pass uses them."""
-    layer = _Shapes()
-    NETWORKS[subject.network](layer, subject.observation_shape, subject)
-    return layer.of_weights
+    return _shapes(subject).of_weights
 
 
 def state_size(subject: Subject) -> int:
     """How many numbers the network remembers of each environment: h and c of each LSTM's cells."""
-    return 2 * subject.lstm_units * (2 if subject.network == "mlp" else 1)
+    return _shapes(subject).n_remembered
+
+
+def _shapes(subject: Subject) -> _Shapes:
+    layer = _Shapes()
+    NETWORKS[subject.network](layer, subject.observation_shape, subject)
+    return layer
 
 
 def assign(variables: Mapping[str, "tf.Variable"], arrays: Mapping[str, np.ndarray]) -> None:

@@ -13,7 +13,7 @@ a network in NumPy, and the worker asks for whole rollouts:
 What decides the course of a run stays in the worker: a process begins each rollout with the generator
 that it is given. All processes of a worker draw for all of its environments, and use their rows, so a
 rollout is the one that a `Collector` in the worker's thread would collect. If a process breaks, more is
-lost than there: the whole rollout of its environments, with the games that ended in it.
+lost than with a `Collector`: the whole rollout of its environments, with the games that ended in it.
 
 With --debug, the worker's thread collects, because it writes the log.
 """

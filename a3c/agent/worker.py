@@ -1,11 +1,12 @@
 """One worker: have a rollout collected, learn from it, count it; again and again.
 
-A rollout of T = steps_per_update steps of the worker's K environments takes T + 1 calls of the
-network (`learner`): `act` T times and `learn` once. Two calls are rare: `evaluate_last` where a time
-limit cut an episode off, and `measure` for every 100th rollout of worker 0, at first every 10th.
-
 The rollouts come from a `Collector` in this thread, from those in the environments' processes, or
 from another machine. In each case the update is made here, and is counted at once.
+
+A rollout is T = steps_per_update steps of the worker's K environments. If this thread collects it, as
+always on images, it calls the network (`learner`) T + 1 times: `act` T times, then `learn`. Elsewhere,
+processes act with NumPy, and only `learn` is left. Two calls are rare: `evaluate_last` where a time
+limit cut an episode off, and `measure` for every 100th rollout of worker 0, at first every 10th.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ class Failure(NamedTuple):
 class RemoteRestart(NamedTuple):
     """A remote worker was lost, with its rollout, and another takes its place."""
 
-    why: str  # names the worker
+    told: str  # which worker, and why
 
 
 Report: TypeAlias = Game | EnvRestart | RemoteRestart | Measurement | Failure

@@ -21,10 +21,9 @@ class Pool:
     """Implements `contract.EnvProcesses`, for one thread at a time.
 
     A process that dies, hangs or raises is replaced as long as the fleet allows it, and the new one
-    begins new games. The step that it broke in is lost, or the rollout that it was to collect, and so
-    are games that ended in it. Beyond
-    the fleet's limit, a process that breaks raises EnvError; after that only `take_replaced` and
-    `close` may be called.
+    begins new games. What the old one was doing is lost: the step, or the whole rollout with the games
+    that ended in it. Beyond the fleet's limit, a process that breaks raises EnvError; after that only
+    `take_replaced` and `close` may be called.
     """
 
     def __init__(

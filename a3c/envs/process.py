@@ -159,8 +159,8 @@ class Connection:
             except TimeoutError:
                 if self._is_stopped():
                     raise Stopped from None
-                # Polls are counted, because the time may include a suspension of the machine. Each
-                # step of a rollout may take all of the time, also one of another worker's rollout.
+                # Polls are counted, because the time may include a suspension of the machine. Counting
+                # begins anew with each step that this process makes, for whichever worker.
                 n_before, n_frames = n_frames, self.process.n_frames
                 n_polls = n_polls + 1 if n_frames == n_before else 0
                 if n_polls * POLL_SECONDS >= self._patience_seconds:

@@ -213,11 +213,11 @@ class _Server:
         for each in self._envs:
             row, env, _ = each
             seen, reward, terminated, truncated, _ = env.step(actions[row])
+            self._put(seen, slot, row)
             if truncated:
                 rows.final_observations[row] = seen
             if terminated or truncated:
                 ended.append(each)
-            rows.observations[slot, row] = seen
             rows.rewards[row] = reward
             rows.terminated[row] = terminated
             rows.truncated[row] = truncated
@@ -227,15 +227,15 @@ class _Server:
 
     def _reset(self, slot: int, envs: list[_Env]) -> None:
         for row, env, _ in envs:
-            seen, _ = env.reset()
-            if np.shape(seen) != (shape := self._rows.observations.shape[2:]):
-                # NumPy would repeat a single number.
-                raise ValueError(
-                    f"an observation has the shape {np.shape(seen)}, its space {shape}"
-                )
-            self._rows.observations[slot, row] = seen
+            self._put(env.reset()[0], slot, row)
         if envs:
             self._check("observation", self._rows.observations[slot])
+
+    def _put(self, seen: np.ndarray, slot: int, row: int) -> None:
+        if np.shape(seen) != (shape := self._rows.observations.shape[2:]):
+            # NumPy would repeat a single number.
+            raise ValueError(f"an observation has the shape {np.shape(seen)}, its space {shape}")
+        self._rows.observations[slot, row] = seen
 
     def _check(self, what: str, values: np.ndarray) -> None:
         """Raise NotFinite where a value is not finite, in float32 as the agent gets it."""

@@ -82,7 +82,7 @@ def as_named(subject: Subject, given: Mapping[str, Any]) -> tuple[Subject, dict[
 
 
 def whole_games(params: Params) -> Params:
-    """The settings of an evaluation, instead of a training, with such environments."""
+    """The same settings for an evaluation: whole games with their true rewards."""
     return dataclasses.replace(
         params,
         max_n_noops=MAX_N_NOOPS,

@@ -144,10 +144,11 @@ class RayProcess:
         """Why the connection to Ray has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSING_SECONDS)
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()][-1:]
-        return one_line(": ".join(["the connection to Ray is lost", *said]))
+        # Many threads may read it at once, so none moves its position.
+        said = os.pread(self._errors.fileno(), 2**20, 0)
+        lines = said.decode(errors="replace").split("\n")
+        last = [line.strip() for line in lines if line.strip()][-1:]
+        return one_line(": ".join(["the connection to Ray is lost", *last]))
 
     def close(self) -> None:
         """End it, and with it all actors; what does not end in time is killed."""

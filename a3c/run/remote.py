@@ -30,7 +30,7 @@ from a3c.run.ray_process import (
     RayProcess,
 )
 
-# An actor that is lost before its first rollout so many times in a row will be lost again.
+# A worker that has lost so many actors in a row, without a rollout in between, will lose the next one, too.
 MOST_FALSE_STARTS = 3
 
 
@@ -119,11 +119,11 @@ class RemoteCollector:
     def _lose(self, lost: Lost) -> None:
         self.machine = None
         self._n_false_starts += 1
-        number, why = self._setup.worker, f"was lost: {lost.why}"
+        told = f"remote worker {self._setup.worker} was lost"
         if self._n_false_starts >= MOST_FALSE_STARTS:
-            again = f"{MOST_FALSE_STARTS} times without a rollout"
-            raise RemoteError(f"remote worker {number} {again}; the last one {why}")
-        self._report(RemoteRestart(f"remote worker {number} {why}"))
+            again = f"{MOST_FALSE_STARTS} times without a rollout in between"
+            raise RemoteError(f"{told} {again}, the last time: {lost.why}")
+        self._report(RemoteRestart(f"{told}, and another takes its place: {lost.why}"))
 
     def _ask(self, request: Begin | Collect) -> Begun | Done | Lost:
         try:

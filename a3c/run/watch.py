@@ -161,7 +161,7 @@ class Watch:
                     self._log.say(f"{words} {self._told_once(report.why.rstrip())}")
                 case RemoteRestart():
                     self._n_remote_restarts += 1
-                    self._log.say(f"another takes its place: {report.why}")
+                    self._log.say(report.told)
                 case Measurement():
                     self._last_measurement = report
                     for name, value in report.scalars.items():
@@ -227,7 +227,7 @@ class Watch:
             [worker.position for worker in self._workers],
             self._log.n_bytes(),
             self._n_env_restarts,
-            int(np.nan_to_num(self._cpu_seconds())),
+            max(0, int(np.nan_to_num(self._cpu_seconds()))),
         )
 
     def _cpu_seconds(self) -> float:
@@ -294,7 +294,7 @@ class Watch:
         n_waiting = sum(each.machine is None for each in self._remote)
         is_over = self._run.signals.stop.is_set() or self._shared.counters.are_complete()
         if n_waiting != self._n_waiting and not is_over:
-            self._log.say(f"remote workers that wait for a machine: {n_waiting}")
+            self._log.say(f"remote workers that are not at work yet: {n_waiting}")
             self._n_waiting = n_waiting
 
 

@@ -43,6 +43,12 @@ SCRIPTS = {
     "sweep.py": "a3c-sweep",
 }
 IS_CLONE = (pathlib.Path(__file__).resolve().parents[2] / "train.py").is_file()
+# Flags that do nothing without others.
+USED_WITH = {
+    "eval_episodes": "eval_interval_steps",
+    "no_frame_numbers": "debug",
+    "remote_workers": "ray",
+}
 FLAGS = {*map(flag, KNOBS), *COMMANDS, "--help", "--version"} - {"env_id"}
 
 
@@ -106,8 +112,9 @@ def parse(
     named = [name for name, source in parsed.sources.items() if source != "config"]
     if code := config.code_in(dataclasses.asdict(parsed.params), named):
         told = f"{path or given['load_ckpt']} asks for {' '.join(code.values())}, which may run the code"
-        how = "it" if path else "it, and its settings or their --config,"
-        raise BadInput(f"{told} of a module: if you trust it, name {how} on the command line too")
+        told += " of a module: if you trust it, name it on the command line, too"
+        more = "" if path else ", and add --config with its run's folder to keep its settings"
+        raise BadInput(told + more)
     if prints:
         return PrintConfig(config.to_toml(parsed))
     return _resume_or_start(parsed) if or_starts else parsed
@@ -159,6 +166,9 @@ def together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
         # The run's record should say what ran.
         derived["no_xla"] = True
     found = dataclasses.replace(found, **derived)
+    for name, needed in USED_WITH.items():
+        if given.get(name) and not getattr(found, needed):
+            raise BadInput(f"{flag(name)} has no effect without {flag(needed)}")
     params.check(found)
     return ParsedParams(found, sources | dict.fromkeys(derived, "derived"))
 

@@ -119,7 +119,7 @@ class Params:
     stop_after_hours: float | None = _knob(
         RUN, None, "hours", OURS,
         "stop and save so many hours after this start, with exit status 0; for batch queues with a"
-        " limit of time; neither --resume nor --config with a run takes it over", within=(0.001, 1e6), anew=True)
+        " limit of time; the next start does not keep this limit", within=(0.001, 1e6), anew=True)
     seed: int = _knob(
         RUN, 0, "", OCD, "seed of all random draws", within=(0, 2**32 - 1), changes_training=False)
     no_xla: bool = _knob(
@@ -354,8 +354,6 @@ def check(params: Params) -> None:
     p, end = params, params.lr_decay_to_zero_by_n_steps
     if p.ray not in (None, "local", "auto"):
         cluster.check_form(p.ray)
-    if p.ray is None and p.remote_workers is not None:
-        raise BadInput(f"--remote_workers {p.remote_workers} needs --ray")
     if p.ray is not None and p.n_workers == 1:
         raise BadInput("--ray needs --n_workers 2 at least, because worker 0 stays here")
     if p.log_dir is not None and p.run_name is not None:
@@ -370,8 +368,8 @@ def check(params: Params) -> None:
     if p.lr_schedule == "constant" and end is not None:
         raise BadInput(f"--{LR_END} {end} needs --lr_schedule linear; none unsets it")
     if end is not None and end < p.n_steps:
-        given = f"--{LR_END} {end} comes before the end of training, --n_steps {p.n_steps}"
-        raise BadInput(f"{given}: give a later step, or none for --n_steps")
+        given = f"--{LR_END} {shown(end)} comes before the end of training, --n_steps {shown(p.n_steps)}"
+        raise BadInput(f"{given}: give a later step, or none, which means the end")
     if p.debug and p.n_workers * p.envs_per_worker > 1:
         raise BadInput("--debug needs one worker with one environment")
 

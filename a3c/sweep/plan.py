@@ -48,8 +48,8 @@ from a3c.store.logs import FIGURES
 SCORE = "rl/episode_reward_mean_100"
 MAX_TRIALS = 10_000
 TOO_MANY = f"the sweep has more than {MAX_TRIALS:,} trials"
-# What the sweep itself gives to each trial.
-OWN = OF_ONE_RUN | {"env_id", "seed"}
+GIVEN = {"cores", "env_id", "log_dir", "seed"}  # by the sweep itself, to each trial
+OWN = OF_ONE_RUN | GIVEN  # what no setting of all trials can be
 RANDOM = ("loguniform", "uniform", "choice")
 EARLY_STOPPING = ("asha", "median")
 
@@ -200,10 +200,17 @@ def _table(name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     table = by_todays_names(table)
     for key in table:
         if key in OWN:
-            raise BadInput(f"{name} cannot have {key}: the sweep gives it to each trial")
+            raise BadInput(f"{name} cannot have {key}: {why_not(key)}")
         if key not in KNOBS:
             raise BadInput(f"{name} has {key}, which is no flag of train.py{nearest(key, KNOBS)}")
     return table
+
+
+def why_not(name: str) -> str:
+    """Why a flag of `OWN` is no setting of all trials."""
+    return (
+        "the sweep gives it to each" if name in GIVEN else "it is for a run that you start yourself"
+    )
 
 
 def _texts(name: str, value: Any) -> list[str]:
@@ -231,7 +238,7 @@ def _settings(table: Mapping[str, Any], words: Sequence[str], env_id: str) -> di
         raise BadInput("--resume, --resume_or_start and --print_config are no settings of a trial")
     given = {name for name, source in parsed.sources.items() if source in ASKED}
     for name in sorted(given & OWN - {"env_id"}):
-        raise BadInput(f"--{name} is no setting of all trials: the sweep gives it to each")
+        raise BadInput(f"--{name} is no setting of all trials: {why_not(name)}")
     return {name: getattr(parsed.params, name) for name in KNOBS if name in given - OWN}
 
 

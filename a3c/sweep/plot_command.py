@@ -33,6 +33,7 @@ from a3c.settings.command_line import Parser, called
 from a3c.settings.params import KNOBS, BadInput, by_todays_names, check_text
 from a3c.store import reading
 from a3c.store.reading import FRAME_SKIP, Run
+from a3c.sweep.folder import PLAN
 
 # Panels of --figures: a title, and columns of progress.csv (drawn as —, --, ··).
 # fmt: off
@@ -87,7 +88,10 @@ def say(word: str) -> None:
 
 
 def load(path: pathlib.Path, frames_per_l: int | None) -> Run | None:
-    """Read a run, and print notes of what was left out; None if it has no games yet."""
+    """Read a run, and print notes of what was left out; None if it has no games yet, or is a sweep."""
+    if (path / PLAN).is_file():
+        say(f"{path} is a sweep: left out; --sweep draws it")
+        return None
     run = reading.read_run(path)
     for word in run.words:
         say(word)

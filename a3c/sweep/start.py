@@ -13,6 +13,7 @@ from a3c.envs.base import STARTED_IN
 from a3c.envs.make import describe_env
 from a3c.machine import cluster, cores
 from a3c.machine.stopping import StopSignals
+from a3c.machine.words import counted
 from a3c.settings.config import OF_CODE, may_name_code
 from a3c.settings.params import BadInput, resolve
 from a3c.store import claim
@@ -116,7 +117,8 @@ def _run(folder: SweepFolder, signals: StopSignals, is_here: bool) -> int:
             states[trial.name] = FINISHED
     todo = [trial for trial in plan.trials if states[trial.name] == WAITING]
     board = Board(folder, states)
-    board.say(f"sweep: {folder.path}, {len(plan.trials)} trials of {plan.cores} cores each")
+    each = counted(plan.cores, "core")
+    board.say(f"sweep: {folder.path}, {counted(len(plan.trials), 'trial')} of {each}")
     if todo and is_here and not trials.are_cores_free(plan.cores):
         board.say("another sweep has this machine's cores: trials wait for them")
     if todo and plan.early_stopping:

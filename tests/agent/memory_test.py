@@ -13,9 +13,9 @@ import tensorflow as tf
 from a3c.agent import calls, kernels, network
 from a3c.agent.collector import Acted, Rollout
 from a3c.agent.kernels import Layers, Memory
-from a3c.agent.policy import Categorical
+from a3c.agent.policy import Categorical, policy_of
 from a3c.agent.worker import Failure, MainThreadLink
-from a3c.contract import Counts, Snapshot
+from a3c.contract import Counts, Snapshot, Subject
 from a3c.machine.stopping import StopFlag
 from tests.tools.agents import subject_of
 from tests.tools.crews import (
@@ -146,6 +146,19 @@ def test_no_gradient_flows_into_the_state_that_a_rollout_began_with() -> None:
     for name, gradient in expected.items():
         np.testing.assert_allclose(found[name], gradient, rtol=1e-4, atol=1e-5, err_msg=name)
         assert np.abs(as_one[name] - gradient).max() > 0.01, name
+
+
+def test_a_network_of_ones_own_may_have_another_number_of_lstms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Analytic: the state has h and c of each, whatever the network is called."""
+
+    def shared(layer: Any, x: Any, subject: Subject) -> tuple[Any, Any]:
+        x = layer.lstm("lstm", x, subject.lstm_units)
+        return policy_of(subject).head(layer, x), layer.linear("value", x, 1)
+
+    monkeypatch.setitem(network.NETWORKS, "mlp", shared)
+    assert network.state_size(subject_of("mlp", (N_INPUTS,), 2, lstm_units=3)) == 2 * 3
 
 
 def test_policy_and_value_of_vectors_remember_for_themselves() -> None:

@@ -218,11 +218,16 @@ def test_what_is_not_finite_is_said_by_name_and_replaced(what, value, words):
         assert steps[-1].rewards.tolist() == [0, np.float32(1e38)]
 
 
-def test_an_observation_of_another_shape_is_not_repeated_to_fit():
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_observation_of_another_shape_is_not_repeated_to_fit(where):
     """Analytic: NumPy would take one number for all of them."""
     words = r"an observation has the shape \(1,\), its space \(2,\)"
-    with pytest.raises(EnvError, match=words), opened(TOY + "OneForAll-v0", 2) as envs:
-        envs.reset(0)
+    kwargs = (f"where={where}",)
+    with opened(TOY + "OneForAll-v0", 2, env_kwargs=kwargs) as envs:
+        if where == "step":
+            envs.reset(0)
+        with pytest.raises(EnvError, match=words):
+            envs.reset(0) if where == "reset" else envs.step(np.zeros(2, int), 1)
 
 
 def test_what_is_not_finite_is_found_without_a_0_beside_it():

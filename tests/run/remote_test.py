@@ -50,6 +50,25 @@ def same(one, other):
         np.testing.assert_array_equal(arrays, other.moments[name][1:])
 
 
+def test_each_of_many_threads_learns_why_the_connection_is_lost(tmp_path):
+    """Analytic: all of them ask at once, and read the same file."""
+    lost = RayProcess.__new__(RayProcess)
+    lost._process = types.SimpleNamespace(wait=lambda seconds: 1)
+    told: set[str] = set()
+    with (tmp_path / "errors").open("w+b") as lost._errors:
+        lost._errors.write(b"Traceback\nRuntimeError: gone\n\n")
+        lost._errors.flush()
+        threads = [
+            threading.Thread(target=lambda: told.update(lost.last_words() for _ in range(200)))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert told == {"the connection to Ray is lost: RuntimeError: gone"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -102,7 +121,15 @@ def test_what_a_lost_actor_did_counts_nowhere():
     assert found.counts[:2] == (400, len(steps))
     assert found.counts.games == len([each for each in reports if isinstance(each, Game)]) > 0
     lost = [each for each in reports if isinstance(each, RemoteRestart)]
-    assert lost == [RemoteRestart("remote worker 1 was lost: the machine burnt down")] * 3
+    assert (
+        lost
+        == [
+            RemoteRestart(
+                "remote worker 1 was lost, and another takes its place: the machine burnt down"
+            )
+        ]
+        * 3
+    )
     for array in found.weights.values():
         assert np.isfinite(array).all()
 
@@ -140,10 +167,14 @@ def test_an_actor_that_is_lost_again_and_again_ends_the_run():
             assert source.collect(NONE) is None
             source.begin()
         with pytest.raises(
-            RemoteError, match=r"^remote worker 1 3 times without a rollout; .* no memory$"
+            RemoteError, match=r"^remote worker 1 was lost 3 times without a rollout.*: no memory$"
         ):
             source.collect(NONE)
-        assert reports == [RemoteRestart("remote worker 1 was lost: no memory")] * 2
+        assert (
+            reports
+            == [RemoteRestart("remote worker 1 was lost, and another takes its place: no memory")]
+            * 2
+        )
         assert source.machine is None
 
 

@@ -188,6 +188,12 @@ def test_what_was_reported_before_a_checkpoint_is_of_its_time(watched, monkeypat
     )
 
 
+def test_no_checkpoint_has_a_negative_cpu_time(watched):
+    """Analytic: a program that called us had processes with CPU time, which have gone."""
+    watched.run.signals.cpu_seconds_before = 30.0
+    assert checkpoint.read(watched.watch._save()).position.cpu_seconds == 0
+
+
 def test_threads_that_the_system_refuses_are_not_waited_for(watched, monkeypatch):
     """Analytic: of two workers, the second gets no thread: the first is told to stop, and awaited."""
     ended = []
@@ -466,7 +472,7 @@ def test_machines_have_the_steps_of_their_workers(make):
     remote[2].steps["b"] = 10
     assert watched.row(20)["misc/remote_workers"] == 3
     assert watched.log.of_machines == [(100, {"a": 10.0}), (100, {"a": 0.5, "b": 2.0})]
-    told = "remote workers that wait for a machine:"
+    told = "remote workers that are not at work yet:"
     assert watched.log.said == [(f"{told} 1", False), (f"{told} 0", False)]
     remote[0].machine = None
     watched.run.shared.counters.add_update(300, 0, 20)

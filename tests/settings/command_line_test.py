@@ -268,7 +268,7 @@ def test_step_counts_are_understood_in_float_syntax():
         ("Pong-v4 --lr_decay_to_zero_by_n_steps 5e7", ["--lr_decay_to_zero_by_n_steps", "linear"]),
         (
             "Pong-v4 --lr_schedule linear --lr_decay_to_zero_by_n_steps 9e6",
-            ["--lr_decay_to_zero_by_n_steps", "9000000", "10000000"],
+            ["--lr_decay_to_zero_by_n_steps", "9_000_000", "10_000_000"],
         ),
     ],
 )

@@ -174,6 +174,8 @@ def test_the_ends_of_every_range_are_taken_and_survive_float32():
                 extra += ["--lr_schedule", "linear"]
             if name == "remote_workers":
                 extra += ["--ray", "auto", "--n_workers", "2"]
+            if name == "eval_episodes":
+                extra += ["--eval_interval_steps", "1"]
             argv = [PONG, *extra, f"--{name}", str(value)]
             expected = (value,) if params.TYPES[name] == (tuple,) else value
             assert getattr(command_line.parse(argv).params, name) == expected
@@ -372,7 +374,12 @@ def test_remote_workers_are_the_last_ones_and_never_all():
         assert params.n_remote_workers(command_line.parse([PONG, *argv]).params) == expected
     for argv, words in [
         (["--ray", "local"], "--ray needs --n_workers 2 at least"),
-        (["--n_workers", "4", "--remote_workers", "2"], "--remote_workers 2 needs --ray"),
+        (
+            ["--n_workers", "4", "--remote_workers", "2"],
+            "--remote_workers has no effect without --ray",
+        ),
+        (["--eval_episodes", "4"], "--eval_episodes has no effect without --eval_interval_steps"),
+        (["--no_frame_numbers"], "--no_frame_numbers has no effect without --debug"),
         (["--n_workers", "4", "--ray", "there"], "must be auto or HOST:PORT"),
     ]:
         with pytest.raises(BadInput, match=words):

@@ -183,8 +183,12 @@ def test_a_wrong_plan_is_refused_in_a_line(wrong, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--seed", "3"], "--seed is no setting of all trials"),
-        (["--log_dir", "x"], "--log_dir is no setting of all trials"),
+        (["--seed", "3"], "--seed is no setting of all trials: the sweep gives it to each"),
+        (["--log_dir", "x"], "--log_dir is no setting of all trials: the sweep gives it to each"),
+        (
+            ["--n_workers", "2", "--ray", "auto"],
+            "--ray is no setting of all trials: it is for a run that you start",
+        ),
         (["--resume", "x"], "no settings of a trial"),
         (["--discount", "2"], "--discount must be between"),
         (["--discuont", "0.9"], "did you mean --discount"),

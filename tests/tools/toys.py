@@ -285,11 +285,19 @@ class Brittle(Drawn):
 
 
 class OneForAll(Drawn):
-    """Its first observation is one number, and its space has two."""
+    """Its first observation, or each later one, is one number, and its space has two."""
+
+    def __init__(self, where: str = "reset") -> None:
+        super().__init__()
+        self._where = where
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Beginning:
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
+        seen, info = super().reset(seed=seed)
+        return seen[: 1 if self._where == "reset" else 2], info
+
+    def step(self, action: Any) -> Step:
+        seen, *rest = super().step(action)
+        return seen[: 1 if self._where == "step" else 2], *rest
 
 
 class Painted(Drawn):
