@@ -22,9 +22,10 @@ from a3c.envs.make import UnsupportedEnv, describe_env, make_env
 from a3c.envs.wrappers import NOOP
 from a3c.machine import seeding
 from a3c.machine.appending import survive_loss_of
+from a3c.machine.words import BadInput
 from a3c.play import screens, views
 from a3c.settings.command_line import Parser
-from a3c.settings.params import KNOBS, BadInput, Params
+from a3c.settings.params import KNOBS, Params
 
 if TYPE_CHECKING:
     import gymnasium

@@ -30,10 +30,10 @@ from matplotlib.figure import Figure
 
 from a3c.agent import debug_dump
 from a3c.agent.debug_dump import Damaged, Record
+from a3c.machine.words import BadInput
 from a3c.play import windows
 from a3c.play.views import spread_stack
 from a3c.settings.command_line import Parser
-from a3c.settings.params import BadInput
 
 PURPOSES = ("moments", "raw", "act", "last", "train", "bootstrap")
 # What a rollout holds for each step besides observations, in the order of a sheet's columns.

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from a3c.machine.words import BadInput
 from a3c.play import curves
-from a3c.settings.params import BadInput
 from a3c.store import reading
 from a3c.sweep import plot_command as plot_runs
 from results import publish

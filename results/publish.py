@@ -27,7 +27,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from a3c.settings.params import BadInput
+from a3c.machine.words import BadInput
 from a3c.store import checkpoint, provenance, reading, run_folder
 from a3c.store.checkpoint import Checkpoint
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 
-from a3c.settings.params import BadInput
+from a3c.machine.words import BadInput
 from a3c.sweep import folder as sweep_folder
 from a3c.sweep import plot_command as plot_runs
 from benchmarks import documents

@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from a3c.machine.words import BadInput
 from a3c.play import curves, windows
 from a3c.play.curves import Curve
-from a3c.settings.params import BadInput
 from a3c.store import logs
 from a3c.store.games import Games
 from a3c.store.reading import Run

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from matplotlib import image
 
+from a3c.machine.words import BadInput
 from a3c.settings import command_line
-from a3c.settings.params import BadInput
 from a3c.store import checkpoint, provenance, reading, run_folder
 from a3c.store.games import Games
 from benchmarks import documents

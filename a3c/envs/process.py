@@ -14,7 +14,6 @@ import functools
 import json
 import multiprocessing
 import os
-import pathlib
 import socket
 import threading
 import time
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from a3c.envs.serve import ANSWER, ERROR, PICTURE, REQUEST, SIZE, Share, serve
+from a3c.machine import place
 from a3c.machine.stopping import Stopped, kept_from_new_threads
 
 CLOSING_SECONDS = 2.0
@@ -191,8 +191,7 @@ def _context() -> Any:
     context.set_forkserver_preload(["a3c.envs.make", "a3c.envs.serve"])
     # Otherwise the server would look for this package only in the working directory, and NumPy
     # would start a thread for each core in each process.
-    root = str(pathlib.Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    path = place.python_path()
     wanted = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

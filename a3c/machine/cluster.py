@@ -8,7 +8,6 @@ import contextlib
 import functools
 import importlib
 import os
-import pathlib
 import shutil
 import signal
 import socket
@@ -17,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from a3c.machine import cores
+from a3c.machine import cores, place
 from a3c.machine.stopping import SIGNALS
 from a3c.machine.words import BadInput
 
@@ -47,7 +46,6 @@ OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least is 75 MiB; we keep next to nothin
 # Ray speaks HTTP/2: a client greets with this, and the server answers with its settings.
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 NEEDS_TOKEN = "it asks for a token: set RAY_AUTH_MODE=token, and copy its ~/.ray/auth_token here"
-CODE = pathlib.Path(__file__).resolve().parents[2]
 
 
 def load(address: str | None) -> Any:
@@ -163,10 +161,12 @@ def _greet(connection: socket.socket) -> bytes:
 
 def _copy_of_code(sending: contextlib.ExitStack) -> str:
     """A folder with what a training needs, which Ray sends to each machine."""
-    if not (CODE / "train.py").is_file():
+    if not place.IS_CLONE:
         raise BadInput("--ship_code sends a clone; an installed package must be on all machines")
     folder = tempfile.mkdtemp(prefix="a3c-code-")
     sending.callback(shutil.rmtree, folder, ignore_errors=True)
-    shutil.copytree(CODE / "a3c", f"{folder}/a3c", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(CODE / "train.py", folder)
+    shutil.copytree(
+        place.CODE / "a3c", f"{folder}/a3c", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copy(place.CODE / "train.py", folder)
     return folder

@@ -29,12 +29,11 @@ from a3c.machine.appending import (
     write_atomically,
 )
 from a3c.machine.tensorflow_process import hushed, start_tensorflow
-from a3c.machine.words import counted
+from a3c.machine.words import BadInput, counted
 from a3c.play import evaluation, export, screens, showing
 from a3c.play.evaluation import Played, Summary
 from a3c.settings.command_line import Parser, called
 from a3c.settings.config import OF_CODE
-from a3c.settings.params import BadInput
 from a3c.store import checkpoint
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 

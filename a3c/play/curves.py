@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from a3c.settings.params import BadInput
+from a3c.machine.words import BadInput
 from a3c.store.reading import FRAME_SKIP, Run
 
 AXES = {

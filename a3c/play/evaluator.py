@@ -20,9 +20,10 @@ from typing import NamedTuple
 from a3c.agent.shared import SharedState
 from a3c.contract import Snapshot, Subject
 from a3c.machine.stopping import StopFlag, kept_from_new_threads
+from a3c.machine.words import BadInput
 from a3c.play import evaluation
 from a3c.play.agent import Agent
-from a3c.settings.params import BadInput, Params, as_in_json
+from a3c.settings.params import Params, as_in_json
 from a3c.store import checkpoint, reading
 from a3c.store.checkpoint import Checkpoint
 from a3c.store.run_folder import EVALUATIONS, RunFolder

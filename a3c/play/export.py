@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from a3c import __version__
+from a3c.machine.words import BadInput
 from a3c.play import evaluation, screens
 from a3c.play.evaluation import Summary
 from a3c.settings import config
 from a3c.settings.config import OF_CODE
-from a3c.settings.params import BadInput
 from a3c.store import checkpoint, reading
 from a3c.store.checkpoint import Checkpoint
 

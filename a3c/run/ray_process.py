@@ -27,11 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from a3c.contract import Moments
-from a3c.machine import cluster, cores
+from a3c.machine import cluster, cores, place
 from a3c.machine.stopping import SIGNALS
 from a3c.machine.words import BadInput, counted, ends_of, one_line
 from a3c.run.actor import CORES, Actor, Answer, Setup
-from a3c.settings import command_line
 
 POLL_SECONDS = 0.5
 PING_SECONDS = 5.0  # without an answer, after which we ask whether an actor is alive
@@ -116,7 +115,7 @@ class RayProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         numbers = [connection.fileno() for connection in theirs] + memories
         task = json.dumps([address, patience_seconds, cores.n_usable(), numbers])
-        environment = os.environ | {"PYTHONPATH": _path(), "PYTHONSAFEPATH": "1"}
+        environment = os.environ | {"PYTHONPATH": place.python_path(), "PYTHONSAFEPATH": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-c", self.program, task],
             stdin=subprocess.DEVNULL,
@@ -164,10 +163,6 @@ class RayProcess:
         self._errors.close()
 
 
-def _path() -> str:
-    return os.pathsep.join(filter(None, [str(cluster.CODE), os.environ.get("PYTHONPATH")]))
-
-
 def main() -> None:
     """The process's own main function."""
     for number in SIGNALS:  # the run decides; Ray's processes do not inherit these handlers
@@ -180,7 +175,7 @@ def main() -> None:
     told = Connection(control)
     try:
         # An installed package is on all machines.
-        with cluster.connected(at, at is not None and command_line.IS_CLONE) as ray:
+        with cluster.connected(at, at is not None and place.IS_CLONE) as ray:
             for channel in channels:
                 serve = _Server(ray, channel, patience_seconds).serve
                 threading.Thread(target=serve, daemon=True).start()

@@ -14,22 +14,15 @@ from a3c.envs.fleet import Fleet
 from a3c.envs.make import UnsupportedEnv, describe_env
 from a3c.envs.pool import Pool, close_all
 from a3c.envs.process import EnvError
-from a3c.machine import cores
+from a3c.machine import cores, place
 from a3c.machine.stopping import StopSignals
 from a3c.machine.tensorflow_process import hushed
-from a3c.machine.words import counted
+from a3c.machine.words import BadInput, counted
 from a3c.run.ray_process import RayProcess
 from a3c.settings import command_line
 from a3c.settings.config import code_in
-from a3c.settings.params import (
-    BadInput,
-    Params,
-    ParsedParams,
-    as_in_json,
-    n_remote_workers,
-    resolve,
-)
-from a3c.store import checkpoint, provenance, resume, run_folder
+from a3c.settings.params import Params, ParsedParams, as_in_json, n_remote_workers, resolve
+from a3c.store import checkpoint, resume, run_folder
 from a3c.store.checkpoint import UnusableCheckpoint
 from a3c.store.run_folder import RunFolder
 
@@ -92,9 +85,9 @@ def say_how_to_go_on(folder: RunFolder, params: Params) -> None:
         return
     if folder.is_ours():
         words = command_line.called("train.py")
-        if command_line.IS_CLONE:
+        if place.IS_CLONE:
             here = pathlib.Path.cwd()
-            programs = [pathlib.Path(sys.executable), provenance.CODE / "train.py"]
+            programs = [pathlib.Path(sys.executable), place.CODE / "train.py"]
             words = [str(p.relative_to(here) if p.is_relative_to(here) else p) for p in programs]
         code = code_in(as_in_json(params), ()).values()  # it runs only if it is named
         command = shlex.join([*words, "--resume", str(folder)])

@@ -6,11 +6,11 @@ It is derived from the knobs in params.py. Parsing has no side effects; a mistak
 import argparse
 import contextlib
 import dataclasses
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from a3c import __version__
+from a3c.machine import place
 from a3c.machine.words import BadInput
 from a3c.settings import config, params
 from a3c.settings.config import PRESETS
@@ -42,7 +42,6 @@ SCRIPTS = {
     "plot_runs.py": "a3c-plot",
     "sweep.py": "a3c-sweep",
 }
-IS_CLONE = (pathlib.Path(__file__).resolve().parents[2] / "train.py").is_file()
 # Flags that do nothing without others.
 USED_WITH = {
     "eval_episodes": "eval_interval_steps",
@@ -68,7 +67,7 @@ class PrintConfig(NamedTuple):
 
 def called(script: str) -> list[str]:
     """How a program of the project is called here, as words of a command."""
-    return ["python3", script] if IS_CLONE else [SCRIPTS[script]]
+    return ["python3", script] if place.IS_CLONE else [SCRIPTS[script]]
 
 
 def parse(

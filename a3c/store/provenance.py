@@ -12,7 +12,6 @@ import subprocess
 
 from a3c.machine import cores
 
-CODE = pathlib.Path(__file__).resolve().parents[2]
 INSTALLED = ("site-packages", "dist-packages")  # where pip puts packages
 _GIT_SECONDS = 5.0
 # Limits, so that a virtual environment that git does not ignore cannot fill git.txt.

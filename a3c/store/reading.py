@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c.machine.words import one_line
-from a3c.settings.params import BadInput
+from a3c.machine.words import BadInput, one_line
 from a3c.store.games import Games, merge, parse_monitor
 from a3c.store.run_folder import ARGS, PROGRESS
 

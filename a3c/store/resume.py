@@ -18,16 +18,10 @@ from typing import Any, NamedTuple
 
 from a3c.contract import Counts, Position, Subject
 from a3c.machine.appending import cut_lines
+from a3c.machine.words import BadInput
 from a3c.settings import command_line, config
 from a3c.settings.config import OF_ONE_RUN, code_in
-from a3c.settings.params import (
-    KNOBS,
-    OF_ONE_START,
-    BadInput,
-    Params,
-    as_in_json,
-    kept_moments,
-)
+from a3c.settings.params import KNOBS, OF_ONE_START, Params, as_in_json, kept_moments
 from a3c.store import checkpoint, reading, run_folder
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 from a3c.store.games import parse_game

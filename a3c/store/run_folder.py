@@ -25,10 +25,11 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from a3c.machine import appending
+from a3c.machine import appending, place
+from a3c.machine.words import BadInput
 from a3c.settings.command_line import called
 from a3c.settings.naming import stem_of_run
-from a3c.settings.params import BadInput, ParsedParams, from_json, to_json
+from a3c.settings.params import ParsedParams, from_json, to_json
 from a3c.store import checkpoint, claim, provenance
 from a3c.store.claim import LOCK
 
@@ -126,7 +127,7 @@ def create(
     parsed: ParsedParams,
     argv: Sequence[str],
     environment: Mapping[str, Any] | None = None,
-    code: pathlib.Path = provenance.CODE,
+    code: pathlib.Path = place.CODE,
 ) -> RunFolder:
     """Make, fill and lock the folder of a new run.
 
@@ -178,7 +179,7 @@ def record_resumption(
     folder: RunFolder,
     args: RunArgs,
     resumed: Mapping[str, Any],
-    code: pathlib.Path = provenance.CODE,
+    code: pathlib.Path = place.CODE,
 ) -> None:
     """Write args.json anew, with one more note of how the run was resumed."""
     note = dict(resumed) | {

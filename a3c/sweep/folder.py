@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 from a3c.machine import appending
+from a3c.machine.words import BadInput
 from a3c.settings.command_line import called
-from a3c.settings.params import BadInput
 from a3c.store import checkpoint, claim, reading
 from a3c.store.resume import GAMES_IN_MEAN
 from a3c.sweep import plan as plans

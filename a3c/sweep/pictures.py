@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from a3c.machine.words import BadInput
 from a3c.play.atari_scores import human_normalised
 from a3c.play.curves import AXES, COLOURS, DASHES, align, smooth
 from a3c.settings.naming import short
-from a3c.settings.params import BadInput
 from a3c.store import reading, run_folder
 from a3c.store.reading import Run
 from a3c.store.resume import GAMES_IN_MEAN

@@ -29,19 +29,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c.machine.words import one_line
+from a3c.machine.words import BadInput, one_line
 from a3c.settings import command_line
 from a3c.settings.config import OF_ONE_RUN, as_words
 from a3c.settings.naming import stem_of
-from a3c.settings.params import (
-    ASKED,
-    KNOBS,
-    TYPES,
-    BadInput,
-    ParsedParams,
-    by_todays_names,
-    taken,
-)
+from a3c.settings.params import ASKED, KNOBS, TYPES, ParsedParams, by_todays_names, taken
 from a3c.settings.suggestions import nearest
 from a3c.store.logs import FIGURES
 

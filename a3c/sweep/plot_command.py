@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from a3c.machine.words import counted, one_line
+from a3c.machine.words import BadInput, counted, one_line
 from a3c.play import atari_scores, windows
 from a3c.play.atari_scores import scale_of
 from a3c.play.curves import (
@@ -30,7 +30,7 @@ from a3c.play.curves import (
     smooth,
 )
 from a3c.settings.command_line import Parser, called
-from a3c.settings.params import KNOBS, BadInput, by_todays_names, check_text
+from a3c.settings.params import KNOBS, by_todays_names, check_text
 from a3c.store import reading
 from a3c.store.reading import FRAME_SKIP, Run
 from a3c.sweep.folder import PLAN

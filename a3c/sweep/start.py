@@ -13,9 +13,9 @@ from a3c.envs.base import STARTED_IN
 from a3c.envs.make import describe_env
 from a3c.machine import cluster, cores
 from a3c.machine.stopping import StopSignals
-from a3c.machine.words import counted
+from a3c.machine.words import BadInput, counted
 from a3c.settings.config import OF_CODE, may_name_code
-from a3c.settings.params import BadInput, resolve
+from a3c.settings.params import resolve
 from a3c.store import claim
 from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans

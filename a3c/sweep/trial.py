@@ -21,20 +21,17 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from a3c.machine import place
 from a3c.machine.stopping import STARTER
-from a3c.settings import command_line
+from a3c.machine.words import BadInput
 from a3c.settings.config import OF_CODE
-from a3c.settings.params import OF_ONE_START, BadInput
+from a3c.settings.params import OF_ONE_START
 from a3c.store import claim, reading, run_folder
 from a3c.sweep import plan as plans
 from a3c.sweep.folder import is_finished
 from a3c.sweep.plan import Plan, Trial
 
-TRAIN = (
-    [str(pathlib.Path(__file__).resolve().parents[2] / "train.py")]
-    if command_line.IS_CLONE
-    else ["-m", "a3c.run.command"]
-)
+TRAIN = [str(place.CODE / "train.py")] if place.IS_CLONE else ["-m", "a3c.run.command"]
 POLL_SECONDS = 1.0
 
 

@@ -15,14 +15,14 @@ import pytest
 from a3c.agent.collector import EnvRestart
 from a3c.agent.worker import Failure, RemoteRestart
 from a3c.contract import Game, Moments, WorkerPosition
-from a3c.machine import cluster, cores, tensorflow_process
+from a3c.machine import cluster, cores, place, tensorflow_process
 from a3c.machine.stopping import Stopped
+from a3c.machine.words import BadInput
 from a3c.run import ray_process
 from a3c.run.actor import Setup
 from a3c.run.ray_process import Begin, Channel, Lost, RayProcess, _Server
 from a3c.run.remote import RemoteCollector, RemoteError
-from a3c.settings import command_line
-from a3c.settings.params import BadInput, Params
+from a3c.settings.params import Params
 from tests.tools import processes
 from tests.tools.remotes import NUMBER, Actors, Canned, learned
 
@@ -271,7 +271,7 @@ def test_a_clone_is_sent_and_an_installed_package_is_not(monkeypatch, is_clone):
 
     monkeypatch.setattr(cluster, "connected", connected)
     monkeypatch.setattr(os, "_exit", sys.exit)
-    monkeypatch.setattr(command_line, "IS_CLONE", is_clone)
+    monkeypatch.setattr(place, "IS_CLONE", is_clone)
     ours, theirs = Pipe()
     task = json.dumps(["host:1", 1.0, 1, [os.dup(theirs.fileno())]])
     monkeypatch.setattr(sys, "argv", ["-c", task])

@@ -3,8 +3,8 @@
 import pytest
 
 import a3c
+from a3c.machine.words import BadInput
 from a3c.settings import command_line, config, params
-from a3c.settings.params import BadInput
 from tests.tools import flags_page
 
 PONG = "PongNoFrameskip-v4"

@@ -9,8 +9,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from a3c.machine.words import BadInput
 from a3c.settings import command_line, config, params
-from a3c.settings.params import BadInput, ParsedParams
+from a3c.settings.params import ParsedParams
 from tests.tools.processes import ROOT
 
 PONG = "PongNoFrameskip-v4"

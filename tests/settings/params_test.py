@@ -9,9 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 from a3c.envs.make import describe_env
+from a3c.machine.words import BadInput
 from a3c.run.start import subject_of
 from a3c.settings import command_line, params
-from a3c.settings.params import BadInput
 
 PONG = "PongNoFrameskip-v4"
 

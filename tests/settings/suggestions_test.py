@@ -2,8 +2,8 @@
 
 import pytest
 
+from a3c.machine.words import BadInput
 from a3c.settings import command_line, params
-from a3c.settings.params import BadInput
 from a3c.settings.suggestions import ENV, MEANT, nearest
 
 

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from a3c.settings.params import BadInput
+from a3c.machine.words import BadInput
 from a3c.store import reading
 from tests.tools.run_files import BREAKOUT, PONG, games_text, steady, write_monitor, write_run
 

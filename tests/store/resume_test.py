@@ -18,10 +18,10 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 import train
 from a3c.contract import Counts, Moments, Position, Subject, WorkerPosition
-from a3c.machine import cores, tensorflow_process
+from a3c.machine import cores, place, tensorflow_process
+from a3c.machine.words import BadInput
 from a3c.run import start
 from a3c.settings import command_line, params
-from a3c.settings.params import BadInput
 from a3c.store import checkpoint, provenance, resume, run_folder
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 from a3c.store.resume import Start
@@ -661,7 +661,7 @@ def test_the_folder_keeps_a_record_of_each_resumption(written):
     assert second["command"] == "python3 train.py --resume run --n_steps 95"
     assert set(second) == {"n_steps", "command", "changed", "revision", "code", "cpu", "time"}
     assert f"code: {second['code']}\n" in (written / "versions.txt").read_text()
-    assert second["code"] == provenance.digest_of(provenance.CODE)
+    assert second["code"] == provenance.digest_of(place.CODE)
     assert run_folder.read_args(written).parsed.params.n_steps == 95
 
 

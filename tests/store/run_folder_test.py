@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 import pytest
 
+from a3c.machine.words import BadInput
 from a3c.settings import command_line, params
-from a3c.settings.params import BadInput
 from a3c.store import checkpoint, claim, provenance, run_folder
 from a3c.store.run_folder import RunFolder
 from a3c.sweep import plot_command as plot_runs

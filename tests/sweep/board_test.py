@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from a3c.settings.params import BadInput
+from a3c.machine.words import BadInput
 from a3c.sweep import board as boards
 from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans

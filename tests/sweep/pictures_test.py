@@ -6,8 +6,8 @@ import io
 import numpy as np
 import pytest
 
+from a3c.machine.words import BadInput
 from a3c.play.atari_scores import human_normalised
-from a3c.settings.params import BadInput
 from a3c.sweep import folder as folders
 from a3c.sweep import pictures
 from a3c.sweep import plan as plans

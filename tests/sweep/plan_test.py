@@ -5,8 +5,8 @@ import tomllib
 
 import pytest
 
+from a3c.machine.words import BadInput
 from a3c.settings import command_line
-from a3c.settings.params import BadInput
 from a3c.sweep import plan as plans
 
 CARTPOLE = {"envs": ["CartPole-v1"]}
