@@ -141,6 +141,7 @@ MORE_TESTS = {
     "provenance": ("resume", "train"),
     "reading": ("plot_runs", "resume"),
     "resume": ("watch", "train"),
+    "claim": ("run_folder", "board", "trial", "resume", "safety"),
     "run_folder": ("failure", "resume", "safety", "train"),
     "agent": ("evaluation", "run_checkpoint", "python"),
     "api": ("python",),
