@@ -36,6 +36,7 @@ MEMORY = ("memory/",)
 SIMULATORS = ("simulators/",)
 INSIDE = ("entropy", "value", "rl/explained_variance", "speed")  # what moves before the score
 ABLATIONS = ("pong-fast-s", "ablations/")
+ROBUSTNESS = ("robustness/",)
 
 
 class Published(NamedTuple):
@@ -137,6 +138,10 @@ def studies(runs: Sequence[Published], beginnings: Sequence[str]) -> list[list[P
     for published in named(runs, beginnings):
         groups.setdefault(plot_runs.group_name(published.folder), []).append(published)
     return list(groups.values())
+
+
+def learning_rate_of(published: Published) -> float:
+    return float(published.run.settings["initial_lr"])
 
 
 def n_workers_of(published: Published) -> int:

@@ -18,11 +18,14 @@ from results.folders import (
     MEMORY,
     PONG,
     PRESETS,
+    ROBUSTNESS,
     SIMULATORS,
     WORKERS,
     Published,
+    learning_rate_of,
     n_workers_of,
     named,
+    training_score,
     workers,
 )
 from results.over_games import OURSELVES, over_games
@@ -66,6 +69,21 @@ def draw_over_games(runs: Sequence[Published], path: pathlib.Path) -> None:
         figure.savefig(path)
 
 
+def draw_robustness(runs: Sequence[Published], path: pathlib.Path) -> None:
+    """A dot for each run: its score over its learning rate."""
+    with matplotlib.rc_context(curves.STYLE):
+        figure = Figure(figsize=(9, 4), dpi=110, layout="constrained")
+        axes = figure.subplots()
+        found = named(runs, ROBUSTNESS)
+        rates, scores = map(learning_rate_of, found), map(training_score, found)
+        axes.plot([*rates], [*scores], "o", color=curves.COLOURS[0])
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel("learning rate")
+        axes.set_ylabel("mean score of the last 100 games")
+        figure.savefig(path)
+
+
 def drawn(
     beginnings: Sequence[str], *flags: str
 ) -> Callable[[Sequence[Published], pathlib.Path], None]:
@@ -82,6 +100,7 @@ PICTURES: dict[str, Callable[[Sequence[Published], pathlib.Path], None]] = {
     "workers.png": drawn(WORKERS, "--curves", "100"),
     "workers-hours.png": drawn(WORKERS, "--x", "hours", "--curves", "100"),
     "ablations.png": drawn(ABLATIONS, "--curves", "100"),
+    "robustness.png": draw_robustness,
     "continuous.png": drawn(CONTINUOUS, "--curves", "100"),
     "memory.png": drawn(MEMORY, "--curves", "100"),
     "memory-pong.png": drawn(["pong-lstm-s", "pong-fast-s"]),

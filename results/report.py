@@ -27,10 +27,12 @@ from results.folders import (
     OURS,
     PONG,
     PRESETS,
+    ROBUSTNESS,
     WITH_MEMORY,
     WORKERS,
     Published,
     evaluation_in,
+    learning_rate_of,
     n_workers_of,
     named,
     reached,
@@ -259,6 +261,15 @@ def study_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
     return documents.table(head, rows)
 
 
+def robustness_table(runs: Sequence[Published]) -> str:
+    """A row for each learning rate."""
+    rows = [
+        [f"{learning_rate_of(run):g}", number(training_score(run))]
+        for run in sorted(named(runs, ROBUSTNESS), key=learning_rate_of)
+    ]
+    return documents.table(["learning rate", LAST_GAMES], rows)
+
+
 def hours_to_goal(seeds: Sequence[Published]) -> float | None:
     """The mean of all seeds; None unless each reached the score on a machine of its own."""
     moments = [moment for run in seeds if run.is_alone and (moment := reached(run, STUDY_GOAL))]
@@ -297,6 +308,7 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (ROOT / "docs/results.md", "presets"): functools.partial(agents_table, beginnings=PRESETS),
     (ROOT / "docs/results.md", "workers"): functools.partial(study_table, beginnings=WORKERS),
     (ROOT / "docs/ablations.md", "ablations"): functools.partial(study_table, beginnings=ABLATIONS),
+    (ROOT / "docs/ablations.md", "robustness"): robustness_table,
     (ROOT / "docs/continuous.md", "continuous"): continuous_table,
     (ROOT / "docs/memory.md", "memory"): memory_table,
     (ROOT / "docs/memory.md", "images"): functools.partial(agents_table, beginnings=WITH_MEMORY),

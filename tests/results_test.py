@@ -352,6 +352,14 @@ def test_five_games_are_one_number():
     assert rows_of(report.over_games_table([*runs, *again]))[0][-1] == "0.67 to 1.00"
 
 
+def test_the_scores_of_learning_rates():
+    """Analytic: a row for each, from low to high."""
+    runs = [published_of(f"robustness/rate-{n}-s0", [9.0] + [n] * 100) for n in (1.0, 2.0)]
+    for run, rate in zip(runs, (1e-2, 1.5e-4), strict=True):
+        run.run.settings["initial_lr"] = rate
+    assert rows_of(report.robustness_table(runs)) == [["0.00015", "2.0"], ["0.01", "1.0"]]
+
+
 @pytest.mark.usefixtures("cpu_hours")
 def test_how_much_faster_more_workers_are():
     """Analytic: hours to the score over those of one worker; none if the machine did something else, or
