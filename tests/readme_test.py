@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Not the change log, which also names what is gone.
 DOCUMENTS = sorted(
     path.relative_to(ROOT)
-    for folder in (".", "docs", "benchmarks", "results")
+    for folder in (".", "docs", "benchmarks", "examples", "results")
     for path in ROOT.glob(f"{folder}/*.md")
     if path.name != "CHANGELOG.md"
 )

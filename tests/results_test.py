@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import shlex
+import subprocess
 from types import SimpleNamespace
 
 import gymnasium
@@ -534,3 +535,12 @@ def test_scores_in_others_wrappers_stand_beside_ours(tmp_path, monkeypatch):
     assert rows_of(report.wrappers_table([other, played])) == [
         ["`results/qbert-s0`", "7.5 ± 2.0", "4510 ± 2.0", "9.0 ± 2.0"]
     ]
+
+
+def test_the_patches_of_runs_that_are_still_to_run_fit_the_code():
+    """Golden: those that results/README.md names in its commands."""
+    text = (ROOT / "results/README.md").read_text(encoding="utf-8").partition("## Still to run")[2]
+    patches = re.findall(r"^git apply (\S+)$", text, re.MULTILINE)
+    assert patches
+    for patch in patches:
+        subprocess.run(["git", "apply", "--check", patch], cwd=ROOT, check=True)

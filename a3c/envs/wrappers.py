@@ -139,7 +139,7 @@ class ExtractLuminanceAndScale(gymnasium.ObservationWrapper):
 class BlackBackground(gymnasium.ObservationWrapper):
     """Makes each image's most common shade black, and every other shade its distance from that one.
 
-    On grey, most filters of the first convolution soon give 0 for ever (docs/results.md).
+    On grey, most filters of the first convolution soon give 0 for ever (docs/pong-search.md).
     """
 
     def observation(self, observation: Deferred) -> Deferred:
