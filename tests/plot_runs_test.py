@@ -357,6 +357,10 @@ def test_a_toolkit_that_does_not_work_opens_no_window(monkeypatch):
     monkeypatch.setattr("matplotlib.pyplot.switch_backend", switch)
     monkeypatch.setattr("matplotlib.pyplot.get_backend", lambda: "tkagg")
     assert not windows.can_open()
+    monkeypatch.setattr("matplotlib.pyplot.switch_backend", lambda backend: None)
+    assert windows.can_open()
+    monkeypatch.setattr("matplotlib.pyplot.get_backend", lambda: "agg")
+    assert not windows.can_open()
 
 
 def test_without_out_it_is_shown_or_saved_beside_the_run(tmp_path, monkeypatch, capsys):

@@ -112,12 +112,22 @@ def test_evaluations_are_read_with_a_run(tmp_path):
     """Analytic: a column of each figure."""
     run_files.write_run(tmp_path / "run", run_files.steady(5))
     assert a3c.read_run(tmp_path / "run").evaluations == {}
-    (tmp_path / "run/evaluations.csv").write_text("steps,episode_reward_mean\n100,3.5\n200,4\n")
-    columns = a3c.read_run(tmp_path / "run").evaluations
-    assert {name: column.tolist() for name, column in columns.items()} == {
+    text = "steps,episode_reward_mean\n100,3.5\n200,4\n300"
+    (tmp_path / "run/evaluations.csv").write_text(text)
+    run = a3c.read_run(tmp_path / "run")
+    assert [note.split(":")[0] for note in run.notes] == ["evaluations.csv"]  # on the cut row
+    assert {name: column.tolist() for name, column in run.evaluations.items()} == {
         "steps": [100, 200],
         "episode_reward_mean": [3.5, 4],
     }
+
+
+def test_an_agent_says_if_a_newer_one_is_damaged(tmp_path):
+    """Analytic: the one before is loaded."""
+    path = agents.save(tmp_path).path
+    path.with_name("ckpt-80.safetensors").write_bytes(b"broken")
+    with pytest.warns(UserWarning, match=f"ckpt-80.*; using {re.escape(str(path))}"):
+        a3c.load_agent(tmp_path)
 
 
 def test_an_agent_draws_with_its_seed(tmp_path):
@@ -204,13 +214,16 @@ def test_keywords_are_flags(flags):
 
 
 def test_a_file_of_settings_is_taken_as_by_the_flag(tmp_path, monkeypatch):
-    """Analytic: keywords replace what it sets, as flags do."""
+    """Analytic: keywords replace what it sets, as flags do. The run belongs to a program, which goes on after a
+    second Ctrl-C, and whose CPU time until now is not the run's.
+    """
     (tmp_path / "mine.toml").write_text('preset = "cartpole"\nn_steps = 5000\ninitial_lr = 3e-3\n')
     asked = []
     monkeypatch.setattr(tensorflow_process, "limit_threads", lambda: None)
-    monkeypatch.setattr(start, "run", lambda parsed, *_: asked.append(parsed) or (tmp_path, 0))
+    monkeypatch.setattr(start, "run", lambda *arguments: asked.append(arguments) or (tmp_path, 0))
     a3c.train("CartPole-v1", config=tmp_path / "mine.toml", n_steps=70)
-    (parsed,) = asked
+    ((parsed, _, signals),) = asked
+    assert signals.cpu_seconds_before > 0
     assert (parsed.params.n_steps, parsed.params.initial_lr) == (70, 3e-3)
     assert parsed.params.preset == "cartpole"
 
@@ -240,6 +253,8 @@ def test_environments_are_as_training_and_as_evaluations_have_them():
     assert "EndEpisodeOnLifeLoss" in str(training)
     assert "ClipRewards" not in str(evaluation)
     assert "EndEpisodeOnLifeLoss" not in str(evaluation)
+    same, other = (a3c.make_env("CartPole-v1", seed=1, evaluation=e) for e in (False, True))
+    assert (same.reset()[0] != other.reset()[0]).any()  # evaluations have games of their own
     with pytest.raises(a3c.BadInput, match="unknown flag max_noops"):
         a3c.make_env("CartPole-v1", max_noops=3)
 

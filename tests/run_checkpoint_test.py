@@ -50,11 +50,19 @@ def play_apart(
     return [play_here(player, number, seed) for number in range(n_games)]
 
 
-def test_scores_are_printed_and_written(made, tmp_path, capsys):
-    """Golden: line for line, compared with games played apart from the program."""
+def test_scores_are_printed_and_written(made, tmp_path, capsys, monkeypatch):
+    """Golden: line for line, compared with games played apart from the program; as many at once as asked for."""
+    n_at_once, play_many = [], evaluation.play_many
+
+    def noted(player, params, n_games, n, *more):
+        n_at_once.append(n)
+        return play_many(player, params, n_games, n, *more)
+
+    monkeypatch.setattr(evaluation, "play_many", noted)
     path = tmp_path / "scores.json"
     arguments = ["--episodes", "3", "--json", str(path), "--n_envs", "2", "--seed", "4"]
     assert command.main([str(made / "cartpole"), *arguments]) == 0
+    assert n_at_once == [2]
     games = [game for game, _ in play_apart(made, "cartpole", 3, seed=4)]
     scores = [game.score for game in games]
     out, err = capsys.readouterr()

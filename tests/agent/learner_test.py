@@ -77,15 +77,16 @@ def test_an_update_equals_the_same_in_float64(reduction: str, limit: float) -> N
 def test_acting_gives_outputs_and_values_of_the_local_weights() -> None:
     """Parity: plain and compiled with XLA, by the oracle, and again after the local weights have changed."""
     for no_xla in (True, False):
-        local = make_local(make_shared(100), SEEN, params_with(no_xla=no_xla))
-        x = random_rollout(5).observations[0]
+        params = params_with(no_xla=no_xla, network="small")
+        local = make_local(make_shared(100, shapes=IMAGE_SHAPES), IMAGES, params)
+        x = random_rollout(5, images=True).observations[0]
         for _ in range(2):
-            expected = oracle.forward(MLP, float64(local.weights), x)
+            expected = oracle.forward(oracle.Network("small"), float64(local.weights), x)
             outputs, values, *_ = local.act(x, STATE)
             np.testing.assert_allclose(outputs, expected["policy"], rtol=1e-4, atol=1e-6)
             for given in (values, local.evaluate_last(x, STATE)):
                 np.testing.assert_allclose(given, expected["value"][:, 0], rtol=1e-4, atol=1e-6)
-            act_and_learn(local, random_rollout(6), 0.1)
+            act_and_learn(local, random_rollout(6, images=True), 0.01)
 
 
 def test_measuring_tells_what_learning_would_do_and_does_nothing() -> None:

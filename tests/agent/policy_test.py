@@ -35,8 +35,9 @@ def test_certain_logits_leave_no_choice() -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (1, 2), (3, 1, 2)])
 def test_large_logits_of_any_shape_have_probabilities(shape: tuple[int, ...]) -> None:
-    """Analytic: e^1000 is no float, but 1 : 3 are the odds."""
-    logits = np.broadcast_to(np.array([1000.0, 1000.0 + np.log(3)]), shape)
+    """Analytic: e^1000 is no float, but 1 : 3 are the odds; each row has logits of another size."""
+    rows = np.arange(np.prod(shape) // 2).reshape(*shape[:-1], 1)
+    logits = np.array([1000.0, 1000.0 + np.log(3)]) - 2000.0 * rows
     expected = np.broadcast_to([0.25, 0.75], shape)
     np.testing.assert_allclose(Categorical(2).probabilities(logits), expected, rtol=1e-6)
 

@@ -86,6 +86,22 @@ def test_shutting_the_gate_waits_until_everybody_is_out() -> None:
     assert events == ["left", "shut", "late"]
 
 
+def test_one_thread_at_a_time_has_the_gate_shut() -> None:
+    """Analytic: a checkpoint is read while a worker that begins late copies the weights."""
+    gate, inside, at_once = Gate(), [0], set()
+
+    def shut() -> None:
+        for _ in range(50):
+            with gate.shut():
+                inside[0] += 1
+                time.sleep(0)  # others may go on
+                at_once.add(inside[0])
+                inside[0] -= 1
+
+    run_threads([shut] * 8)
+    assert at_once == {1}
+
+
 def test_an_error_inside_the_gate_leaves_it_usable(monkeypatch) -> None:
     """Analytic: after an error inside, one while it is shut and one while it waits for that, it can be shut and
     passed again.

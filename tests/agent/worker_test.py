@@ -402,17 +402,26 @@ def test_policy_lag_counts_the_others_updates() -> None:
 
 
 def test_who_begins_late_begins_with_the_weights_of_then() -> None:
-    """Analytic: the second worker begins after two updates of the first, and acts on what these have left."""
+    """Analytic: the second worker begins after two updates of the first, and acts on what these have left, with
+    the moments of then. It copies both while nobody learns.
+    """
     crew = crew_in_turn(9)
     first, second = crew.workers
     calls = record(crew.locals[1])
-    begin = second.source.begin
+    begin, take, collect = second.source.begin, second.source.take, second.source.collect
+    used = []
 
     def begin_late() -> None:
         first.run()
+        crew.shared.moments = {}
         begin()
 
-    second.source.begin = begin_late
+    def take_late(weights: np.ndarray) -> None:
+        assert crew.shared.gate._is_shut
+        take(weights)
+
+    second.source.begin, second.source.take = begin_late, take_late
+    second.source.collect = lambda moments: used.append(moments) or collect(moments)
     before = numpy_weights(crew.shared.weights)
     left = {}
     crew.envs[1].on_step = lambda n: left.update(numpy_weights(crew.shared.weights))
@@ -420,6 +429,7 @@ def test_who_begins_late_begins_with_the_weights_of_then() -> None:
     assert not crew.of_kind(Failure)
     assert crew.shared.counters.take_policy_lag() == (0.0, 0.0)
     assert len(calls_of(calls, "learn")) == 1
+    assert used[0] is crew.shared.moments
     assert_same_weights(calls[0].weights, left)
     assert np.all(left["value_bias"] != before["value_bias"])
 

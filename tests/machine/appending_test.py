@@ -10,10 +10,23 @@ import pytest
 
 from a3c.machine.appending import (
     cut_lines,
+    survive_loss_of,
     why_unwritable,
     write_atomically,
 )
 from tests.tools import processes
+
+
+def test_a_console_whose_disk_was_full_goes_on_when_there_is_room(tmp_path, monkeypatch):
+    """Analytic: `> file` on a disk that others fill and empty; what was printed meanwhile is lost."""
+    path = tmp_path / "console"
+    with path.open("w") as console:
+        monkeypatch.setattr("sys.stdout", console)
+        with processes.no_file_grows_beyond(8), survive_loss_of(console):
+            print("a line that is too long", flush=True)
+        with survive_loss_of(console):
+            print("one more", flush=True)
+    assert path.read_text() == "a line tone more\n"
 
 
 @pytest.mark.parametrize(

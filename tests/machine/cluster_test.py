@@ -42,8 +42,9 @@ def served(monkeypatch):
 
 
 def test_whoever_answers_the_greeting_is_connected_to(served):
-    """Analytic: Ray is imported then."""
+    """Analytic: Ray is imported then, and told to send nothing home."""
     assert cluster.load(served(b"\0")).__version__ == "2.60.0"
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
 def test_a_server_that_hangs_up_is_refused(served):

@@ -215,6 +215,25 @@ def test_a_failed_evaluation_is_told_and_the_next_one_tried(folder, scores, monk
     assert isinstance(training.evaluate(), Evaluated)
 
 
+def test_an_evaluation_that_gets_no_thread_is_told_and_the_next_one_tried(
+    folder, scores, monkeypatch
+):
+    """Analytic: the system may refuse more threads for a while."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    training = Training(folder)
+    scores[:] = [1.0, 1.0]
+    training.move_on(100)
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", refuse)
+        assert training.evaluator.begin_if_due()
+    assert isinstance(training.reports[-1], EvaluationFailed)
+    training.move_on(100)
+    assert isinstance(training.evaluate(), Evaluated)
+
+
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_a_run_ends_with_its_last_evaluation_unless_stopped(folder, pretend, is_stopped):
     """Analytic: evaluations under way or due are completed, or abandoned in a run that is stopped."""

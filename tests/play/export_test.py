@@ -17,14 +17,21 @@ def one_tensorflow(monkeypatch):
     monkeypatch.setattr(command, "start_tensorflow", lambda: None)
 
 
-def test_an_exported_agent_is_the_agent(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("git.txt", "revision: 0123abc\nroot: /home/somebody\n"),
+        ("run.json", '{"revision": "0123abc", "root": "/home/somebody"}'),  # of a published run
+    ],
+)
+def test_an_exported_agent_is_the_agent(tmp_path, capsys, name, record):
     """Golden: weights, scores of the games that were played, a film, settings, and what hubs read."""
     run, folder = tmp_path / "run", tmp_path / "agent"
     saved = save(run / "checkpoints")
     settings = {"env_id": "CartPole-v1", "log_dir": str(tmp_path), "n_steps": 70, "network": "mlp"}
     checkpoint.write(saved._replace(params=settings | {"preset": "cartpole"}))
     (run / "args.json").write_text("{}")
-    (run / "git.txt").write_text("revision: 0123abc\nroot: /home/somebody\n")
+    (run / name).write_text(record)
     words = ["--export", str(folder), "--episodes", "3", "--seed", "5", "--seconds", "0.1"]
     assert command.main([str(run), *words, "--json", str(tmp_path / "scores.json")]) == 0
     assert capsys.readouterr().out.endswith(f"exported to {folder}\n")

@@ -151,6 +151,7 @@ def test_a_continuous_action_stands_between_its_bounds():
     eyes = Eyes(CARTPOLE._replace(policy="per_state"), bounds=bounds)
     decision = decide([0, 0, 0], [2.5, 4], [0, -8, *[np.log(2)] * 2], 0.5)
     panel = eyes.draw(decision)
+    nearer = eyes.draw(decide([0, 0, 0], [0, 1], [0, 1, *[np.log(2)] * 2], 0.5))
     left, right = views.MARGIN + 100, views.PANEL_WIDTH - views.MARGIN - 150
     rows = [y for y in range(130, 400) if (panel[y] == views.CHOSEN).all(axis=-1).any()]
     assert np.diff(rows).max() > 1  # the two do not touch
@@ -170,6 +171,8 @@ def test_a_continuous_action_stands_between_its_bounds():
             (views.CHOSEN, (place(taken) - 2, place(taken) + 2)),
         ):
             assert columns(panel, colour, y) == pytest.approx(wanted, abs=1.5), colour
+    wanted = place(1) - 2, place(1) + 2  # on the same axis
+    assert columns(nearer, views.CHOSEN, rows[-3]) == pytest.approx(wanted, abs=1.5)
 
 
 def test_what_is_remembered_is_shown_without_the_cells_inner_states(monkeypatch, written):

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import resource
 import tracemalloc
 from collections.abc import Mapping
 
@@ -15,7 +14,7 @@ import safetensors.numpy
 from a3c.contract import Counts, Moments, Subject
 from a3c.store import checkpoint
 from a3c.store.checkpoint import UnusableCheckpoint
-from tests.tools import checkpoint_files
+from tests.tools import checkpoint_files, processes
 from tests.tools.checkpoint_files import (
     MOMENTS,
     POSITION,
@@ -460,14 +459,10 @@ def test_on_a_full_disk_the_one_before_stays(tmp_path):
     """Analytic: files may grow to half of what is needed; nothing of the new one is left."""
     path = save(tmp_path)
     before = path.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
-    try:
+    with processes.no_file_grows_beyond(len(before) // 2):
         for n_steps in (70, 80):
             with pytest.raises(OSError, match="File too large"):
                 save(tmp_path, n_steps, seed=5)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [(each, each.read_bytes()) for each in tmp_path.iterdir()] == [(path, before)]
     assert save(tmp_path, 80) == checkpoint.find(tmp_path)
 

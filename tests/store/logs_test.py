@@ -1,6 +1,5 @@
 """Logs: games in monitor.csv, the same figures in progress.csv and TensorBoard, the console."""
 
-import contextlib
 import csv
 import io
 import json
@@ -9,7 +8,6 @@ import os
 import pathlib
 import pty
 import re
-import resource
 import sys
 import termios
 
@@ -28,7 +26,7 @@ from a3c.settings.params import Params
 from a3c.store import logs
 from a3c.store.resume import Start
 from a3c.store.run_folder import RunFolder
-from tests.tools import checkpoint_files
+from tests.tools import checkpoint_files, processes
 
 # The columns that readers of a run rely on, in this order.
 COLUMNS = [
@@ -365,16 +363,6 @@ def test_all_that_a_resumption_cuts_is_written_down_before_a_checkpoint(tmp_path
 # A disk that is full
 
 
-@contextlib.contextmanager
-def no_file_grows_beyond(n_bytes: int):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_rows_wait_for_a_full_disk_and_so_do_recorded_lengths(tmp_path, capsys):
     """Analytic: half a row was written and is completed; no length is recorded while a row waits."""
     log = open_log(tmp_path)
@@ -384,7 +372,7 @@ def test_rows_wait_for_a_full_disk_and_so_do_recorded_lengths(tmp_path, capsys):
     lengths = log.n_bytes()
     assert lengths == {name: path.stat().st_size for name, path in files.items()}
     before = files["monitor.csv"].read_text()
-    with no_file_grows_beyond(lengths["monitor.csv"] + 4):
+    with processes.no_file_grows_beyond(lengths["monitor.csv"] + 4):
         add_game(log, 20)
         add_game(log, 30)
         assert files["monitor.csv"].read_text() == before + "-21."

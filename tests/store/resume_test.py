@@ -182,16 +182,6 @@ def test_so_is_a_run_whose_environments_break(n_envs, monkeypatch):
         assert counts == sorted(counts)
 
 
-def test_a_console_on_a_full_disk_stops_nothing(monkeypatch):
-    """Analytic: no line can be printed; what the run writes elsewhere is all there."""
-    with open("/dev/full", "w") as console:
-        monkeypatch.setattr("sys.stdout", console)
-        flags = ["--network", "mlp", "--n_steps", "20", "--log_dir", "run"]
-        assert run(*flags, DRAWN) == 0
-    assert newest("run").n_steps == 20
-    assert pathlib.Path("run/log.txt").read_text().startswith("run folder: run\nstarting ")
-
-
 # What is cut back, and what is refused: without a run
 
 HEADS = {
@@ -349,10 +339,11 @@ def test_a_run_whose_environment_has_changed_is_refused(capsys):
 
 def test_a_run_uses_the_cores_that_it_was_given(monkeypatch):
     """Analytic: before anything is made that counts them."""
-    used: list[str | None] = []
-    monkeypatch.setattr(cores, "use", used.append)
+    done: list[str | None] = []
+    monkeypatch.setattr(cores, "use", done.append)
+    monkeypatch.setattr(cores, "n_usable", lambda: done.append("counted") or 1)
     assert run("--log_dir", "run", "--n_steps", "20", "--cores", "1", DRAWN) == 0
-    assert used == ["1"]
+    assert done[:2] == ["1", "counted"]
 
 
 def test_the_settings_of_a_checkpoint_are_its_runs(work):

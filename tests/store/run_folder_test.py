@@ -340,6 +340,21 @@ def test_of_two_that_claim_one_folder_at_once_one_gets_it(work, monkeypatch, arg
             assert sorted(each.name for each in path.iterdir()) == CONTENT
 
 
+def test_who_comes_too_late_leaves_the_lock_of_the_other(work, monkeypatch):
+    """Analytic: the other locks the file that we have just made; without it, a third would make a new one."""
+    lock, held = claim.lock, []
+
+    def lock_late(folder: pathlib.Path):
+        held.append(lock(folder))
+        return lock(folder)
+
+    monkeypatch.setattr(claim, "lock", lock_late)
+    with pytest.raises(BadInput, match="run is in use"):
+        create(PONG, "--log_dir", "run")
+    held[0].close()
+    assert everything(work) == ["run", "run/lock"]
+
+
 # The lock
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from a3c.machine import cluster
 from a3c.machine.stopping import StopFlag
+from a3c.machine.words import BadInput
 from a3c.sweep import folder as folders
 from a3c.sweep import plan as plans
 from a3c.sweep import tuner
@@ -141,6 +142,39 @@ def test_six_trials_that_are_killed_stopped_and_resumed(tmp_path, sweep):
     assert games(folders[untouched]) == games(tmp_path / "by_hand") != []
 
 
+def test_a_trial_that_no_machine_has_cores_for_is_refused():
+    """Analytic: a machine that has left does not count."""
+    alive, gone = ({"Alive": a, "Resources": {"CPU": n}} for a, n in ((True, 2), (False, 9)))
+    ray = types.SimpleNamespace(nodes=lambda: [alive, gone])
+    plan = plans.make({"envs": ["CartPole-v1"], "cores": 2}, [])
+    tuner.check_cores(ray, plan)
+    with pytest.raises(BadInput, match="a trial takes 3 cores, but no machine has more than 2"):
+        tuner.check_cores(ray, plan._replace(cores=3))
+
+
+class TuneTrial(types.SimpleNamespace):
+    """What a rule asks of one."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("rule", ["asha", "median"])
+def test_a_rule_stops_a_trial_that_falls_behind(rule):
+    """Analytic: once it has its grace steps, and the others have, too."""
+    asked = {"envs": ["CartPole-v1"], "seeds": 4, "early_stopping": rule, "grace_steps": 1000}
+    scheduler = tuner._scheduler_of(plans.make(asked, ["--n_steps", "4000"]))
+    told = []
+    for number, score in enumerate([9.0, 8.0, 7.0, 1.0]):
+        trial = TuneTrial(trial_id=str(number), last_result={}, status="RUNNING")
+        scheduler.on_trial_add(None, trial)
+        for steps in (500, 1000):
+            result = {"steps": steps, "metric": score, "training_iteration": steps}
+            told.append(scheduler.on_trial_result(None, trial, result))
+    assert told[-1] == "STOP"
+    assert told[:2] == ["CONTINUE", "CONTINUE"]
+    assert told[-2] == "CONTINUE"
+
+
 @pytest.mark.parametrize("rule", ["asha", "median"])
 def test_trials_that_fall_behind_are_stopped_and_the_others_finish(tmp_path, sweep, rule):
     """Analytic: nothing is restarted, and what finishes has its evaluation of the last step."""
@@ -153,7 +187,10 @@ def test_trials_that_fall_behind_are_stopped_and_the_others_finish(tmp_path, swe
     process = sweep(tmp_path / "five.toml", "--out", folder, "--", *ONE_WORKER, *flags)
     assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
     rows = table(folder)
-    assert {row["state"] for row in rows} <= {"finished", "stopped early"}
+    assert {row["state"] for row in rows} <= {
+        "finished",
+        "stopped early",
+    }  # which is a matter of time
     for row in rows:
         run = folder / row["folder"]
         assert "resumed" not in json.loads((run / "args.json").read_text())

@@ -14,6 +14,7 @@ from a3c.envs import base
 from a3c.envs.make import UnsupportedEnv
 from a3c.machine import cores
 from a3c.machine.appending import write_atomically
+from a3c.machine.words import BadInput
 from a3c.sweep import command, start
 from a3c.sweep import plan as plans
 from a3c.sweep import trial as trials
@@ -207,6 +208,17 @@ def test_trials_get_cores_of_their_own(place):
     for one, folder in zip(running[1:], folders[1:], strict=True):
         if folder.exists():
             end(one, folder)
+
+
+def test_the_locks_of_cores_are_in_a_folder_of_our_own(place, monkeypatch):
+    """Analytic: nobody else can write there, and one that another user has made is refused."""
+    trials.are_cores_free(1)
+    (folder,) = (place / "tmp").glob("a3c-cores-*")
+    assert folder.stat().st_mode & 0o077 == 0
+    user = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    with pytest.raises(BadInput, match="belongs to somebody else"):
+        trials.lock_cores(1)
 
 
 def test_cores_are_free_until_a_trial_has_them(place):

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -157,3 +158,14 @@ def end(process: subprocess.Popen) -> None:
     for pid in members(process.pid):
         kill(pid)
     process.wait(DEADLINE_SECONDS)
+
+
+@contextlib.contextmanager
+def no_file_grows_beyond(n_bytes: int) -> Iterator[None]:
+    """As on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
