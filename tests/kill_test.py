@@ -123,7 +123,7 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing_that_was_saved(tmp_p
             processes.wait_until(
                 lambda come=has_come, p=process: p.poll() is not None or come(), moment
             )
-            assert kill(process) < 5
+            assert kill(process) < processes.DEADLINE_SECONDS / 2
         finally:
             processes.end(process)
         after = saved(outside)

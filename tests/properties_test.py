@@ -209,16 +209,6 @@ def test_the_schedule_is_a_line_that_ends_at_zero(
     assert {optimizer.learning_rate(initial, n, None) for n in steps} == {initial}
 
 
-class Pays(gymnasium.Env):
-    """Pays one reward."""
-
-    def __init__(self, reward: float) -> None:
-        self._reward = reward
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return None, self._reward, False, False, {}
-
-
 # Records
 
 
@@ -238,7 +228,7 @@ def test_any_games_are_counted_and_read_back(
             for i, reward in enumerate(paid)
         ]
     )
-    env = Pays(0.0)
+    env = gymnasium.Env()
     env.reset = lambda **_: (None, {})  # type: ignore[method-assign]
     env.step = lambda action: (None, *next(script), {})  # type: ignore[method-assign]
     score = Score(env, worker=3, number=5, counts_own_steps=True)

@@ -198,7 +198,8 @@ def test_the_table_beside_others_has_our_settings() -> None:
     head, *rows = re.findall(r"^\| `--(\w+)` \| (.*) \|$|^\| \| (`ocd`.*) \|$", text, re.MULTILINE)
     presets = [name.strip("`") for name in head[2].split(" | ") if "`" in name]
     asked = [command_line.parse(["--preset", name, "Pong-v4"]).params for name in presets]
-    assert (presets, len(rows)) == (["ocd", "paper", "wide", "pong"], 11)
+    assert presets == ["ocd", "paper", "wide", "pong"]
+    assert rows
     for flag, cells, _ in rows:
         values = (getattr(each, flag) for each in asked)
         wanted = ["nature" if value is None else value for value in values]

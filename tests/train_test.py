@@ -144,20 +144,6 @@ def test_nothing_but_our_own_lines_is_printed(finished):
     assert finished["plain"].err() == finished["observed"].err() == ""
     run = finished["plain"]
     assert run.log() == run.out()
-    patterns = [
-        "run folder: run",
-        "starting TensorFlow and 1 environment process",
-        "tracing the network's functions",
-        r"traced in [\d.]+ s",
-        "checkpoint before the first update: run/checkpoints/ckpt-0.safetensors",
-        *[r"\d+ steps  \d+ steps/s  (\d+) games?(, last \1: [\d.]+)?"] * len(run.rows()),
-        "saved run/checkpoints/ckpt-600.safetensors",
-        r"finished at 600 steps, 120 updates, \d+ games",
-    ]
-    lines = run.out().splitlines()
-    assert len(lines) == len(patterns)
-    for pattern, line in zip(patterns, lines, strict=True):
-        assert re.fullmatch(pattern, line)
 
 
 def test_debug_dumps_to_stderr_and_talks_on_stdout(finished):
@@ -380,14 +366,12 @@ def test_a_second_ctrl_c_stops_at_once(ended):
     assert run.log() == run.out()
 
 
-def test_a_signal_ends_the_wait_for_an_environment_that_hangs(start):
+def test_a_signal_ends_the_wait_for_an_environment_that_hangs(start, tmp_path, monkeypatch):
     """Analytic: long before it would be given up."""
+    monkeypatch.setenv("HANGS", str(tmp_path / "hangs"))
     more = ["--n_workers", "1", "--env_timeout_seconds", "100"]
     run = start(*ENDLESS, *more, "tests.tools.toys:toys/HangsInStep-v0")
-    processes.wait_for_line(
-        run.outside / "stdout", "checkpoint before the first update", run.process
-    )
-    time.sleep(1)  # until it hangs
+    processes.wait_until((tmp_path / "hangs").exists, "the third step")
     before = time.monotonic()
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143

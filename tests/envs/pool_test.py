@@ -153,18 +153,6 @@ def test_continuous_actions_go_to_their_environments_also_after_one_was_replaced
         assert actions.tolist() == [[-0.5, 7], [-3, 1.25]]
 
 
-def test_a_time_limit_of_ours_keeps_the_true_last_observation():
-    """Analytic: Vector has no limit of its own; cut off at its third step, it has shown three steps."""
-    with opened(TOY + "Vector-v0", max_episode_steps=3) as envs:
-        envs.reset(0)
-        steps = [envs.step(ONE, 0) for _ in range(3)]
-        assert [bool(step.truncated[0]) for step in steps] == [False, False, True]
-        assert not steps[-1].terminated[0]
-        assert envs.final_observations.tolist() == [[3, 0]]
-        assert envs.observations[0].tolist() == [[0, 1]]
-        assert [game.length for game in steps[-1].games] == [3]
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [("HangsInStep-v0", "has not answered for 0.5 s"), ("RaisesInStep-v0", "joystick broke")],

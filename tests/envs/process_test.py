@@ -347,9 +347,7 @@ def test_processes_end_when_their_parent_is_killed(program, name, ending):
     assert all(line.endswith("(deleted)") for line in shared)
     process.kill()
     process.wait()
-    since = time.monotonic()
     wait_for_end(pids)
-    assert time.monotonic() - since < 5
 
 
 def test_a_program_may_open_as_many_files_as_the_system_lets_it(program):

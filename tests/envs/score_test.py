@@ -18,25 +18,3 @@ def test_score_and_length_of_whole_games():
     assert [game[:4] for game in games] == [(3, 2, 10, 1), (3, 2, 21, 2)]
     assert env.take_finished() == []
     assert env.n_frames == 10
-
-
-def test_an_unfinished_game_is_forgotten():
-    """Analytic: a reset in mid-game starts from zero."""
-    env = Score(toys.Numbers(game_lengths=(4,)), 0, 0, counts_own_steps=False)
-    env.reset()
-    env.count_decision()
-    env.step(0)
-    env.reset()
-    for _ in range(4):
-        env.step(0)
-    assert [(game.score, game.length) for game in env.take_finished()] == [(10, 0)]
-    assert env.n_frames == 5
-
-
-def test_without_a_frame_skip_each_step_is_a_decision():
-    """Analytic: the length is the number of steps, which are handed on."""
-    env = Score(toys.Numbers(game_lengths=(4,)), 0, 0, counts_own_steps=True)
-    env.reset()
-    for number in range(1, 5):
-        assert env.step(0)[1:4] == (number, number == 4, False)
-    assert [game.length for game in env.take_finished()] == [4]

@@ -21,9 +21,3 @@ def test_another_process_finds_this_code_and_what_it_found_before(tmp_path, monk
     environment = os.environ | {"PYTHONPATH": place.python_path()}
     found = subprocess.check_output(program, cwd=tmp_path, env=environment, text=True)
     assert found.strip() == str(ROOT / "a3c/__init__.py")
-
-
-def test_a_clone_is_told_from_a_package():
-    """Analytic: these tests run in a clone."""
-    assert place.IS_CLONE
-    assert (place.CODE / "sweep.py").is_file()

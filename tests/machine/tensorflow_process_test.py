@@ -131,11 +131,11 @@ import ctypes, resource, threading
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 def use():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     block = ctypes.c_void_p(libc.malloc(ctypes.c_size_t(48 << 20)))
     libc.memset(block, 1, ctypes.c_size_t(48 << 20))
     libc.free(block)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    print(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
 for _ in range(2):
     thread = threading.Thread(target=use)
     thread.start()

@@ -54,21 +54,6 @@ def test_actions_are_drawn_as_often_as_they_are_likely():
     assert abs(share - likely) < 4 * math.sqrt(likely * (1 - likely) / 2000)
 
 
-def test_observations_are_normalised_as_they_were_at_the_snapshot():
-    """Analytic: with the mean and the variance of the moments, limited to ±10; no decision adds to them."""
-    player = make_agent(PAINTED)
-    of_observations = MOMENTS["observations"]
-    generator = np.random.default_rng(0)
-    for observation in (np.full(12, 1.5, np.float32), np.full(12, 1e6, np.float32)):
-        decision = player.act(observation, player.first_state, generator=generator)
-        wanted = np.clip((observation - of_observations.mean) / 2.0, -10, 10)
-        np.testing.assert_allclose(decision.observation, wanted, rtol=1e-6)
-    assert of_observations.n == 10
-    other = make_agent(CARTPOLE)
-    as_it_is = other.act(np.full(4, 99, np.float32), other.first_state, generator=generator)
-    np.testing.assert_array_equal(as_it_is.observation, [99] * 4)
-
-
 def test_a_state_goes_from_decision_to_decision():
     """Parity: five decisions, and the network going through the same five observations at once."""
     player = make_agent(PAINTED)

@@ -24,7 +24,7 @@ from a3c.run.ray_process import Begin, Channel, Lost, RayProcess, _Server
 from a3c.run.remote import RemoteCollector, RemoteError
 from a3c.settings.params import Params
 from tests.tools import processes
-from tests.tools.remotes import NUMBER, Actors, Canned, learned
+from tests.tools.remotes import NUMBER, Actors, Canned, learned, same
 
 TOYS = "tests.tools.toys:toys/"
 CARTPOLE = "--preset cartpole --envs_per_worker 2 --n_steps 400 CartPole-v1"
@@ -36,18 +36,6 @@ def whole(monkeypatch):
     monkeypatch.setattr(tensorflow_process, "start_tensorflow", lambda: None)
     monkeypatch.setattr(tensorflow_process, "keep_freed_memory", lambda: None)
     monkeypatch.setattr(cores, "use", lambda text: None)
-
-
-def same(one, other):
-    """Whether two snapshots have the same bits, counts included."""
-    assert one.counts == other.counts
-    for part in ("weights", "mean_squares"):
-        for name, array in getattr(one, part).items():
-            assert array.tobytes() == getattr(other, part)[name].tobytes(), name
-    assert one.moments.keys() == other.moments.keys()
-    for name, (n, *arrays) in one.moments.items():
-        assert n == other.moments[name].n
-        np.testing.assert_array_equal(arrays, other.moments[name][1:])
 
 
 def test_each_of_many_threads_learns_why_the_connection_is_lost(tmp_path):

@@ -89,15 +89,6 @@ def test_everything_comes_back(tmp_path):
     assert read.n_steps == 70
 
 
-def test_a_published_agent_has_weights_only(tmp_path):
-    """Analytic: neither statistics nor a position."""
-    saved = make(tmp_path, position=None)
-    checkpoint.write(saved._replace(snapshot=saved.snapshot._replace(mean_squares={})))
-    read = checkpoint.read(saved.path)
-    assert_same(read.snapshot.weights, saved.snapshot.weights)
-    assert (read.snapshot.mean_squares, read.position) == ({}, None)
-
-
 def test_the_form_is_what_it_was(path):
     """Parity: the library alone finds the arrays by their names, and one JSON; and a file that the
     test packs itself is read, as those of later revisions have to be.

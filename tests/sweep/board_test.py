@@ -2,7 +2,6 @@
 
 import csv
 import json
-import pathlib
 import re
 import types
 
@@ -121,23 +120,6 @@ def test_a_table_that_cannot_be_read_has_no_states(sweep):
     """Analytic: a quote that nothing closes, with more behind it than the reader takes."""
     (sweep.path / "trials.csv").write_text('folder,state\n"' + "x" * 200_000)
     assert folders.recorded_states(sweep.path) == {}
-
-
-def test_a_folder_that_could_not_be_filled_is_free_again(tmp_path, monkeypatch):
-    """Analytic: the disk was full when its second file was written."""
-    plan = plans.make({"envs": ["CartPole-v1"]}, [])
-    usual = pathlib.Path.open
-
-    def full(path, *how, **more):
-        if path.name == "command.txt.tmp":
-            refuse()
-        return usual(path, *how, **more)
-
-    with monkeypatch.context() as context:
-        context.setattr(pathlib.Path, "open", full)
-        with pytest.raises(BadInput, match="No space left"):
-            folders.create(tmp_path / "x", plan, [])
-    folders.create(tmp_path / "x", plan, []).close()
 
 
 def test_the_files_of_a_faster_sweep_stay(tmp_path, monkeypatch):

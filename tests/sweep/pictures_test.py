@@ -185,7 +185,6 @@ def test_a_value_of_few_sizes_or_below_zero_has_a_plain_axis(tmp_path):
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert len({*labels}) == 4
     assert all("entropy_bonus" in label for label in labels)
-    assert figure.get_figheight() == pytest.approx(3 * 2.8 + 3.2 + 1.2)
 
 
 def test_of_many_settings_the_best_are_coloured(tmp_path):

@@ -145,3 +145,15 @@ def learned(
         worker = Worker(NUMBER, shared, source, params, main)
         worker.run()
         yield worker, shared.snapshot(lambda: None)[0], reports
+
+
+def same(one: Snapshot, other: Snapshot) -> None:
+    """Whether two snapshots have the same bits, counts included."""
+    assert one.counts == other.counts
+    for part in ("weights", "mean_squares"):
+        for name, array in getattr(one, part).items():
+            assert array.tobytes() == getattr(other, part)[name].tobytes(), name
+    assert one.moments.keys() == other.moments.keys()
+    for name, (n, *arrays) in one.moments.items():
+        assert n == other.moments[name].n
+        np.testing.assert_array_equal(arrays, other.moments[name][1:])

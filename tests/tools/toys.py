@@ -5,6 +5,8 @@ Importing this module registers them, so that `tests.tools.toys:toys/Numbers-v0`
 
 import ctypes
 import math
+import os
+import pathlib
 import threading
 import time
 from collections.abc import Sequence
@@ -480,7 +482,11 @@ class RaisesInStep(Vector):
 
 
 class HangsInStep(Vector):
+    """Makes the file that HANGS names, if it names one, when it hangs."""
+
     def third_step(self) -> None:
+        if path := os.environ.get("HANGS"):
+            pathlib.Path(path).touch()
         threading.Event().wait()
 
 
