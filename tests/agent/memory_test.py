@@ -317,7 +317,9 @@ def mean_advantage(rollout: Rollout, values: np.ndarray, bootstrap: np.ndarray) 
 
 
 def test_learning_anew_from_the_same_rollout_is_learning(recorded: Recorded) -> None:
-    """Analytic: the gradient's norm is the same with acting's activations and without. The twin begins at zero."""
+    """Analytic: the gradient's norm is the same if the rollout is packed into one block and if not. The twin begins
+    at zero.
+    """
     rollout = rollouts_of(recorded.calls)[1]
     local, generator = recorded.crew.locals[0], np.random.default_rng(0)
     drawn = calls.packed(
