@@ -17,6 +17,7 @@ from a3c.agent.policy import Categorical, policy_of
 from a3c.agent.worker import Failure, MainThreadLink
 from a3c.contract import Counts, Snapshot, Subject
 from a3c.machine.stopping import StopFlag
+from tests.tools import oracle
 from tests.tools.agents import subject_of
 from tests.tools.crews import (
     N_ACTIONS,
@@ -309,11 +310,8 @@ def test_the_value_after_a_rollout_is_of_the_state_after_it(recorded: Recorded) 
 
 
 def mean_advantage(rollout: Rollout, values: np.ndarray, bootstrap: np.ndarray) -> float:
-    following, returns = bootstrap, []
-    for rewards, continues in zip(rollout.rewards[::-1], rollout.continues[::-1], strict=True):
-        following = rewards + GAMMA * continues * following
-        returns.append(following)
-    return float(np.mean(returns[::-1] - values))
+    returns = oracle.n_step_returns(rollout.rewards, rollout.continues, bootstrap, GAMMA)
+    return float(np.mean(returns - values))
 
 
 def test_learning_anew_from_the_same_rollout_is_learning(recorded: Recorded) -> None:

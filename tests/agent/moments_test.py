@@ -4,6 +4,7 @@ tests/agent/shared_test.py has them under several threads, tests/store/ in check
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ from a3c.contract import Counts, Game, Moments, Replaced, Snapshot, Step
 from a3c.envs.make import make_env
 from a3c.play.agent import Agent
 from a3c.settings.params import Params
+from tests.tools import oracle
 from tests.tools.agents import FORGETFUL, make_weights, subject_of
 from tests.tools.crews import (
     PARAMS,
@@ -167,22 +169,11 @@ def discounted_sums(
     envs: Recorded, broken: Sequence[tuple[int, int]] = (), restart: bool = True
 ) -> np.ndarray:
     """r_t + γ·r_{t−1} + γ²·r_{t−2} + …, back to the start of the episode of each environment."""
-    sums = np.zeros((len(envs.steps), 2))
-    for k in range(2):
-        so_far = 0.0
-        for t, step in enumerate(envs.steps):
-            sums[t, k] = so_far = GAMMA * so_far + float(step.rewards[k])
-            if restart and (step.terminated[k] or step.truncated[k] or (t, k) in broken):
-                so_far = 0.0
-    return sums
-
-
-def sd_of(data: np.ndarray) -> Any:
-    return np.sqrt(data.var(axis=0) + 1e-8) if len(data) else 1.0
-
-
-def mean_of(data: np.ndarray) -> Any:
-    return data.mean(axis=0) if len(data) else 0.0
+    continues = np.array([~(step.terminated | step.truncated) for step in envs.steps], float)
+    for where in broken:
+        continues[where] = 0
+    rewards = np.array([step.rewards for step in envs.steps])
+    return oracle.discounted_sums(rewards, continues if restart else continues**0, GAMMA)
 
 
 ENDS: dict[str, Any] = {
@@ -206,16 +197,12 @@ def test_a_rollout_uses_one_copy_and_adds_what_it_acted_on(traced: Traced) -> No
     for i, learned in enumerate(calls_of(calls, "learn")):
         rollout, start, end = learned.arguments[0], 3 * i, 3 * i + 3
         seen = raw[:start].reshape(-1, 3)
-        mean, sd, scale = mean_of(seen), sd_of(seen), sd_of(sums[:start].reshape(-1))
-
-        def normalised(x: np.ndarray, mean: Any = mean, sd: Any = sd) -> np.ndarray:
-            return np.clip((x - mean) / sd, -10, 10).astype(np.float32)
-
+        normalised = functools.partial(oracle.normalised, seen=seen)
         slots = normalised(np.concatenate([raw[start:end], following[end - 1 : end]]))
         np.testing.assert_allclose(rollout.observations, slots, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(acts[start:end], rollout.observations[:-1])
         for t, step in enumerate(envs.steps[start:end]):
-            expected = np.clip(step.rewards / scale, -10, 10)
+            expected = oracle.scaled(step.rewards, sums[:start].reshape(-1))
             cut_off = step.truncated & ~step.terminated
             if cut_off.any():
                 (last, _), *_ = next(hidden).arguments, None
@@ -252,7 +239,7 @@ def test_a_rollout_uses_the_moments_of_its_workers_copy(traced: Traced) -> None:
     raw, of_other = np.array(envs[1].acted), np.array(envs[0].acted)
     np.testing.assert_array_equal(first.observations[:-1], raw[:3])
     seen = np.concatenate([of_other, raw[:3]]).reshape(-1, 3)
-    wanted = np.clip((raw[3:] - mean_of(seen)) / sd_of(seen), -10, 10)
+    wanted = oracle.normalised(raw[3:], seen)
     np.testing.assert_allclose(second.observations[:-1], wanted, rtol=1e-5, atol=1e-5)
 
 
