@@ -246,7 +246,9 @@ class Watch:
         return words
 
     def _write_row(self) -> None:
-        counts, now = self._shared.counters.read(), time.monotonic()
+        with self._shared.gate.shut():  # the row has the games of all steps that it counts
+            counts, now = self._shared.counters.read(), time.monotonic()
+            self._take_reports(math.inf)
         lag_mean, lag_max = self._shared.counters.take_policy_lag()
         score, length = self._means_of_last()
         lr_end = self._params.lr_decay_to_zero_by_n_steps

@@ -383,6 +383,28 @@ def test_an_interval_in_which_nothing_happened(watched):
     assert watched.log.at == []  # no measurement, no histograms
 
 
+def test_a_row_has_the_games_of_its_steps(watched):
+    """Analytic: a worker has counted its update, and reports the game that ended in it only when the row begins."""
+    shared, is_counted = watched.run.shared, threading.Event()
+
+    def update() -> None:
+        with shared.gate:
+            shared.counters.add_update(5, 5, 20, 1)
+            is_counted.set()
+            until = time.monotonic() + 2
+            while not shared.gate._is_shut and time.monotonic() < until:
+                time.sleep(0.01)
+            watched.put(game(105, 7.0))
+
+    worker = threading.Thread(target=update)
+    worker.start()
+    is_counted.wait(processes.DEADLINE_SECONDS)
+    row = watched.row()
+    worker.join()
+    names = "misc/steps", "rl/episodes", "rl/episode_reward_mean_100"
+    assert [row[name] for name in names] == [105, 5, 7.0]
+
+
 def test_figures_go_on_after_a_resumption(make):
     """Analytic: CPU time includes the hour before the resumption; so do last games and restarts."""
     watched = make(Start(THERE, is_resumed=True, last_games=[(3.0, 5), (5.0, 8)]))
