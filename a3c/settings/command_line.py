@@ -46,7 +46,6 @@ SCRIPTS = {
 USED_WITH = {
     "eval_episodes": "eval_interval_steps",
     "no_frame_numbers": "debug",
-    "remote_workers": "ray",
 }
 FLAGS = {*map(flag, KNOBS), *COMMANDS, "--help", "--version"} - {"env_id"}
 
@@ -165,11 +164,16 @@ def together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
         # The run's record should say what ran.
         derived["no_xla"] = True
     found = dataclasses.replace(found, **derived)
+    _check(found, given)
+    return ParsedParams(found, sources | dict.fromkeys(derived, "derived"))
+
+
+def _check(found: params.Params, given: dict[str, Any]) -> None:
+    """Raise BadInput where values contradict each other, or a given one has no effect."""
     for name, needed in USED_WITH.items():
         if given.get(name) and not getattr(found, needed):
             raise BadInput(f"{flag(name)} has no effect without {flag(needed)}")
     params.check(found)
-    return ParsedParams(found, sources | dict.fromkeys(derived, "derived"))
 
 
 def resumed(saved: ParsedParams, given: dict[str, Any], folder: str = "FOLDER") -> ParsedParams:
@@ -198,7 +202,7 @@ def resumed(saved: ParsedParams, given: dict[str, Any], folder: str = "FOLDER") 
         given_steps = f"--n_steps {n_steps} goes past the end of the learning rate's schedule"
         raise BadInput(f"{given_steps}, --{LR_END} {end}: give a new end as well")
     found = dataclasses.replace(saved.params, **changed)
-    params.check(found)
+    _check(found, changed)
     return ParsedParams(found, saved.sources | dict.fromkeys(changed, "command line"))
 
 

@@ -354,6 +354,8 @@ def check(params: Params) -> None:
     p, end = params, params.lr_decay_to_zero_by_n_steps
     if p.ray not in (None, "local", "auto"):
         cluster.check_form(p.ray)
+    if p.ray is None and p.remote_workers is not None:
+        raise BadInput(f"--remote_workers {p.remote_workers} needs --ray")
     if p.ray is not None and p.n_workers == 1:
         raise BadInput("--ray needs --n_workers 2 at least, because worker 0 stays here")
     if p.log_dir is not None and p.run_name is not None:

@@ -31,7 +31,6 @@ from a3c.settings.command_line import called
 from a3c.settings.naming import stem_of_run
 from a3c.settings.params import ParsedParams, from_json, to_json
 from a3c.store import checkpoint, claim, provenance
-from a3c.store.claim import LOCK
 
 ARGS = "args.json"
 GAMES = "monitor.csv"
@@ -68,7 +67,7 @@ class RunFolder:
         try:
             if not os.path.samestat(os.stat(self.path), os.fstat(self._place)):
                 return False
-            return os.path.samestat(os.stat(self.path / LOCK), os.fstat(self._lock.fileno()))
+            return os.path.samestat(os.stat(self.path / claim.LOCK), os.fstat(self._lock.fileno()))
         except OSError:  # the folder or its lock is gone: no other run can be there
             return True
 

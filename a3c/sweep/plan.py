@@ -192,13 +192,13 @@ def _table(name: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     table = by_todays_names(table)
     for key in table:
         if key in OWN:
-            raise BadInput(f"{name} cannot have {key}: {why_not(key)}")
+            raise BadInput(f"{name} cannot have {key}: {_why_not(key)}")
         if key not in KNOBS:
             raise BadInput(f"{name} has {key}, which is no flag of train.py{nearest(key, KNOBS)}")
     return table
 
 
-def why_not(name: str) -> str:
+def _why_not(name: str) -> str:
     """Why a flag of `OWN` is no setting of all trials."""
     return (
         "the sweep gives it to each" if name in GIVEN else "it is for a run that you start yourself"
@@ -230,7 +230,7 @@ def _settings(table: Mapping[str, Any], words: Sequence[str], env_id: str) -> di
         raise BadInput("--resume, --resume_or_start and --print_config are no settings of a trial")
     given = {name for name, source in parsed.sources.items() if source in ASKED}
     for name in sorted(given & OWN - {"env_id"}):
-        raise BadInput(f"--{name} is no setting of all trials: {why_not(name)}")
+        raise BadInput(f"--{name} is no setting of all trials: {_why_not(name)}")
     return {name: getattr(parsed.params, name) for name in KNOBS if name in given - OWN}
 
 

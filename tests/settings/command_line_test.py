@@ -213,6 +213,15 @@ def test_a_resumed_run_keeps_its_layers():
         command_line.resumed(saved, {"hidden_units": (64,)})
 
 
+def test_a_resumed_run_refuses_a_new_flag_without_the_one_that_it_needs():
+    """Analytic: as a new run does; what the run has already may be asked for again."""
+    given = {"eval_episodes": 4}
+    with pytest.raises(BadInput, match="^--eval_episodes has no effect without --eval_interval"):
+        command_line.resumed(command_line.parse([PONG]), given)
+    saved = command_line.together(given, {"env_id": PONG})
+    assert command_line.resumed(saved, given).sources == saved.sources
+
+
 def test_step_counts_are_understood_in_float_syntax():
     """Analytic: the ways people write ten million, exact and whole; 2^53 + 1 is no float."""
     ways = {"1e7": 10**7, "10e6": 10**7, "10_000_000": 10**7, "1.5e3": 1500, "1": 1}

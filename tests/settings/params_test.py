@@ -376,7 +376,7 @@ def test_remote_workers_are_the_last_ones_and_never_all():
         (["--ray", "local"], "--ray needs --n_workers 2 at least"),
         (
             ["--n_workers", "4", "--remote_workers", "2"],
-            "--remote_workers has no effect without --ray",
+            "--remote_workers 2 needs --ray",
         ),
         (["--eval_episodes", "4"], "--eval_episodes has no effect without --eval_interval_steps"),
         (["--no_frame_numbers"], "--no_frame_numbers has no effect without --debug"),

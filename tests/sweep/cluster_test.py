@@ -187,10 +187,8 @@ def test_trials_that_fall_behind_are_stopped_and_the_others_finish(tmp_path, swe
     process = sweep(tmp_path / "five.toml", "--out", folder, "--", *ONE_WORKER, *flags)
     assert process.wait(processes.DEADLINE_SECONDS) == 0, processes.outputs(tmp_path)
     rows = table(folder)
-    assert {row["state"] for row in rows} <= {
-        "finished",
-        "stopped early",
-    }  # which is a matter of time
+    # Whether any is stopped in time depends on the machine; the test above has the rules.
+    assert {row["state"] for row in rows} <= {"finished", "stopped early"}
     for row in rows:
         run = folder / row["folder"]
         assert "resumed" not in json.loads((run / "args.json").read_text())
