@@ -1,9 +1,8 @@
-"""LSTMs against plain NumPy, and what workers do with their state: when it is zero, kept, or cut off.
+"""What workers do with the state of LSTMs: when it is zero, kept, or cut off.
 
 Most tests have a wrong twin: what a likely mistake would give, which has to be something else.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 from a3c.agent import calls, kernels, network
 from a3c.agent.collector import Acted, Rollout
-from a3c.agent.kernels import Layers, Memory
+from a3c.agent.kernels import Memory
 from a3c.agent.policy import Categorical, policy_of
 from a3c.agent.worker import Failure, MainThreadLink
 from a3c.contract import Counts, Snapshot, Subject
@@ -35,118 +34,6 @@ from tests.tools.fakes import NumberedEnvs
 from tests.tools.pools import TOY, opened
 
 Arrays: TypeAlias = dict[str, np.ndarray]
-
-# The cells
-
-
-UNITS = 2
-
-
-def plain_lstm(
-    arrays: Arrays, state: np.ndarray, continues: np.ndarray, is_cut: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """x (T, K, n) and the state (K, 2·units) → the hidden values (T, K, units) and the next state, by the
-    equations. The twin `is_cut` lets no gradient pass from one step to the one before.
-    """
-    h, c = np.split(state, 2, axis=1)
-    hidden = []
-    for x, goes_on in zip(arrays["x"], continues, strict=True):
-        z = x @ arrays["lstm_input_kernel"] + h @ arrays["lstm_recurrent_kernel"]
-        i, f, o, g = np.split(z + arrays["lstm_bias"], 4, axis=1)
-        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
-        c = f * c + i * np.tanh(g)
-        h = o * np.tanh(c)
-        hidden.append(h)
-        h, c = h * goes_on[:, None], c * goes_on[:, None]
-        if is_cut:
-            h, c = h.real, c.real
-    return np.array(hidden), np.concatenate([h, c], axis=1)
-
-
-def gradients(hidden: Callable[[Arrays], np.ndarray], arrays: Arrays) -> Arrays:
-    """Those of Σ sin(hidden), exact in float64: the imaginary part of f(x + iε) is ε·f′(x)."""
-    found = {name: np.empty(array.shape) for name, array in arrays.items()}
-    for name, array in arrays.items():
-        for place in np.ndindex(array.shape):
-            moved = array.astype(complex)
-            moved[place] += 1e-30j
-            found[name][place] = np.sin(hidden(arrays | {name: moved})).sum().imag / 1e-30
-    return found
-
-
-def drawn(n_steps: int, n_envs: int) -> tuple[Arrays, np.ndarray]:
-    """Weights and inputs x, and a state that is not zero."""
-    generator = np.random.default_rng(0)
-    shapes = {
-        "lstm_input_kernel": (3, 4 * UNITS),
-        "lstm_recurrent_kernel": (UNITS, 4 * UNITS),
-        "lstm_bias": (4 * UNITS,),
-        "x": (n_steps, n_envs, 3),
-    }
-    arrays = {name: generator.standard_normal(shape) for name, shape in shapes.items()}
-    return arrays, generator.uniform(-0.9, 0.9, (n_envs, 2 * UNITS))
-
-
-def our_lstm(arrays: Any, x: Any, state: Any, continues: np.ndarray) -> tuple[Any, Any]:
-    """As `plain_lstm`; x and the hidden values are (T·K, ...)."""
-    layers = Layers(arrays, Memory(state, tf.constant(continues, tf.float32)))
-    return layers.lstm("lstm", x, UNITS), layers.new_state()
-
-
-@pytest.mark.parametrize("n_envs", [1, 3])
-def test_an_lstm_computes_its_equations_and_goes_back_through_time(n_envs: int) -> None:
-    """Parity: hidden values, next state and all gradients over five steps, of which two end episodes, by plain NumPy.
-    The twins: ends that do not clear the state, and gradients that do not go back through time.
-    """
-    arrays, state = drawn(5, n_envs)
-    continues = np.ones((5, n_envs))
-    continues[1, 0] = continues[3, -1] = 0
-    ours = {name: tf.constant(array, tf.float32) for name, array in arrays.items()}
-    with tf.GradientTape() as tape:
-        tape.watch(ours)
-        x = tf.reshape(ours["x"], (-1, 3))
-        hidden, new_state = our_lstm(ours, x, tf.constant(state, tf.float32), continues)
-        loss = tf.reduce_sum(tf.sin(hidden))
-    found = tape.gradient(loss, ours) | {"hidden": hidden, "state": new_state}
-
-    def plain(*options: Any) -> Arrays:
-        hidden, new_state = plain_lstm(arrays, state, *options)
-        of_all = gradients(lambda arrays: plain_lstm(arrays, state, *options)[0], arrays)
-        return of_all | {"hidden": hidden, "state": new_state}
-
-    unending, cut = plain(np.ones_like(continues)), plain(continues, True)
-    for name, expected in plain(continues).items():
-        expected = expected.reshape(found[name].shape)
-        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
-        is_gradient = name in arrays
-        for twin in (unending, cut) if is_gradient else (unending,):
-            assert np.abs(twin[name].reshape(expected.shape) - expected).max() > 0.01, name
-
-
-def test_no_gradient_flows_into_the_state_that_a_rollout_began_with() -> None:
-    """Parity: of two rollouts of three steps, the gradients of the second one's hidden values, by plain NumPy, to which
-    the state between them is a constant. The twin takes both as one rollout of six.
-    """
-    arrays, state = drawn(6, 2)
-    first, second = (arrays | {"x": x} for x in np.split(arrays["x"], 2))
-    always = np.ones((3, 2))
-    ours = {name: tf.constant(array, tf.float32) for name, array in arrays.items()}
-    with tf.GradientTape() as tape:
-        tape.watch(ours)
-        between = tf.constant(state, tf.float32)
-        for x in tf.split(ours["x"], 2):
-            hidden, between = our_lstm(ours, tf.reshape(x, (-1, 3)), between, always)
-        loss = tf.reduce_sum(tf.sin(hidden))
-    found = tape.gradient(loss, ours)
-
-    _, between = plain_lstm(first, state, always)
-    expected = gradients(lambda arrays: plain_lstm(arrays, between, always)[0], second)
-    as_one = gradients(lambda arrays: plain_lstm(arrays, state, np.ones((6, 2)))[0][3:], arrays)
-    np.testing.assert_array_equal(found["x"][:3], 0)
-    np.testing.assert_allclose(found["x"][3:], expected.pop("x"), rtol=1e-4, atol=1e-5)
-    for name, gradient in expected.items():
-        np.testing.assert_allclose(found[name], gradient, rtol=1e-4, atol=1e-5, err_msg=name)
-        assert np.abs(as_one[name] - gradient).max() > 0.01, name
 
 
 def test_a_network_of_ones_own_may_have_another_number_of_lstms(

@@ -7,19 +7,18 @@ import pytest
 import tensorflow as tf
 
 from a3c.agent import kernels, network
+from a3c.contract import Subject
 from tests.tools import oracle
-from tests.tools.agents import FORGETFUL, subject_of
+from tests.tools.agents import subject_of
 
 IMAGE = (84, 84, 4)
 
 
-def random_weights(
-    name: str, observation_shape: tuple[int, ...], n_actions: int, seed: int = 0
-) -> dict[str, np.ndarray]:
+def random_weights(subject: Subject) -> dict[str, np.ndarray]:
     """Weights, biases too, that make every layer's output about as large as its input."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     weights = {}
-    for key, shape in network.weight_shapes(subject_of(name, observation_shape, n_actions)).items():
+    for key, shape in network.weight_shapes(subject).items():
         scale = np.sqrt(2 / np.prod(shape[:-1])) if key.endswith("kernel") else 0.1
         weights[key] = (scale * generator.standard_normal(shape)).astype(np.float32)
     return weights
@@ -51,29 +50,46 @@ def assert_close(ours: tf.Tensor, expected: np.ndarray, name: str) -> None:
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5 * largest, err_msg=name)
 
 
-def assert_computes_what_the_oracle_does(name: str, observations: np.ndarray) -> None:
-    """Logits, values, every hidden layer, and the gradient by each weight of Σ sin(logits) + Σ values²."""
-    weights = random_weights(name, observations.shape[1:], 6)
+def assert_computes_what_the_oracle_does(
+    name: str, observations: np.ndarray, continues: np.ndarray | None = None
+) -> None:
+    """Logits, values, every hidden layer, and the gradient by each weight of Σ sin(logits) + Σ values².
+
+    With `continues` (T, K), the networks have LSTMs, which begin with a state that is not zero.
+    """
+    n_units, n_envs = (0, 1) if continues is None else (5, continues.shape[1])
+    subject = subject_of(name, observations.shape[1:], 6, lstm_units=n_units)
+    weights = random_weights(subject)
     watched = {key: tf.constant(weight) for key, weight in weights.items()}
+    state = np.random.default_rng(2).uniform(-0.9, 0.9, (n_envs, network.state_size(subject)))
+    start = tf.constant(state, tf.float32)
+    goes_on = None if continues is None else tf.constant(continues, tf.float32)
     with tf.GradientTape() as tape:
-        tape.watch(watched)
-        subject = subject_of(name, observations.shape[1:], 6)
-        predictions = kernels.forward(subject, watched, tf.constant(observations), FORGETFUL)
+        tape.watch([watched, start])
+        memory = kernels.Memory(start, goes_on)
+        predictions = kernels.forward(subject, watched, tf.constant(observations), memory)
         loss = tf.reduce_sum(tf.sin(predictions.outputs)) + tf.reduce_sum(predictions.values**2)
     assert predictions.outputs.shape == (len(observations), 6)
     assert predictions.values.shape == (len(observations),)
 
+    ours = oracle.Network(name, lstm_units=n_units)
     in_float64 = {key: weight.astype(np.float64) for key, weight in weights.items()}
-    expected = oracle.forward(oracle.Network(name), in_float64, observations)
+    expected = oracle.forward(ours, in_float64, observations, state, continues)
     heads = {"policy": predictions.outputs, "value": predictions.values}
     for layer, x in (predictions.activations | heads).items():
         assert_close(x, expected[layer], layer)
     for layer in predictions.activations:
         assert 0.1 < (expected[layer] > 0).mean() < 0.9  # or a rectifier would not be tested
     slopes = np.cos(expected["policy"]), 2 * expected["value"]
-    gradients = oracle.backward(oracle.Network(name), in_float64, expected, *slopes)
-    for key, gradient in tape.gradient(loss, watched).items():
+    gradients = oracle.backward(ours, in_float64, expected, *slopes, continues)
+    of_weights, of_start = tape.gradient(loss, (watched, start))
+    for key, gradient in of_weights.items():
         assert_close(gradient, gradients[key], key)
+    if continues is not None:
+        remembered = expected["state"][-n_envs:] * continues[-1][:, None]
+        np.testing.assert_allclose(predictions.state, remembered, atol=1e-5)
+        # To a rollout, the state that it begins with is a constant.
+        assert of_start is None
 
 
 @pytest.mark.parametrize("name", ["nature", "small"])
@@ -87,6 +103,19 @@ def test_mlp_computes_what_plain_numpy_computes() -> None:
     """Parity: five vectors."""
     vectors = np.random.default_rng(1).standard_normal((5, 3)).astype(np.float32)
     assert_computes_what_the_oracle_does("mlp", vectors)
+
+
+@pytest.mark.parametrize(("name", "n_envs"), [("mlp", 1), ("mlp", 3), ("small", 3)])
+def test_lstms_compute_what_plain_numpy_computes(name: str, n_envs: int) -> None:
+    """Parity: five steps, back through time too. Two of them end an episode, one of them at the rollout's edge."""
+    continues = np.ones((5, n_envs))
+    continues[1, 0] = continues[4, -1] = 0
+    generator = np.random.default_rng(1)
+    if name == "mlp":
+        seen = generator.standard_normal((5 * n_envs, 3)).astype(np.float32)
+    else:
+        seen = generator.integers(0, 256, (5 * n_envs, 84, 68, 4), dtype=np.uint8)
+    assert_computes_what_the_oracle_does(name, seen, continues)
 
 
 @pytest.mark.parametrize("scheme", ["glorot", "torch"])

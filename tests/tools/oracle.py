@@ -49,7 +49,7 @@ class Network(NamedTuple):
         """The layer that a head sees."""
         if self.lstm_units:
             return f"{head}_lstm" if self.kind == "mlp" else "lstm"
-        return self.dense_layers(head)[-1] if self.kind == "mlp" else "dense"
+        return ["observations", *self.dense_layers(head)][-1] if self.kind == "mlp" else "dense"
 
     def lstms(self) -> list[str]:
         return sorted({self.below(head) for head in HEADS}) if self.lstm_units else []
@@ -242,12 +242,12 @@ def backward(
     if network.kind == "mlp":
         slope = {"tanh": _tanh_slope, "relu": _relu_slope}[network.activation]
         for head, d_last in d_below.items():
-            layers = network.dense_layers(head)
+            layers = ["observations", *network.dense_layers(head)]
             if network.lstm_units:
                 d_last = _lstm_backward(
                     weights, f"{head}_lstm", layers[-1], outputs, d_last, continues, gradients
                 )
-            for layer, below in zip(layers[::-1], ["observations", *layers][-2::-1], strict=True):
+            for layer, below in zip(layers[:0:-1], layers[-2::-1], strict=True):
                 d_last = d_last * slope(outputs[layer])
                 d_last = _dense_backward(weights, layer, outputs[below], d_last, gradients)
         return gradients

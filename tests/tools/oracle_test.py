@@ -180,6 +180,8 @@ NETWORKS = [
     Network("small", lstm_units=3),
     Network("mlp", (5,), lstm_units=3),
     Network("mlp", (6,), "relu", 2, "per_state"),
+    Network("mlp", ()),
+    Network("mlp", (), lstm_units=3),
 ]
 
 
