@@ -20,12 +20,12 @@ from a3c.agent.local import local_network
 from a3c.agent.shared import SharedState
 from a3c.agent.worker import MainThreadLink
 from a3c.contract import Replaced, Step
-from a3c.envs.make import make_env
 from a3c.machine.stopping import StopFlag
 from a3c.settings.params import Params
 from tests.tools import toys
 from tests.tools.agents import FORGETFUL, subject_of
 from tests.tools.crews import make_worker
+from tests.tools.fakes import LayeredEnvs
 
 GAMMA = 0.9
 PARAMS = Params(
@@ -247,42 +247,13 @@ def test_a_cue_is_answered_from_memory(lstm_units: int, is_learned: bool) -> Non
 # A task for the eyes
 
 
-class VisualEnvs:
-    """K copies of the walking dot with all layers of preprocessing."""
-
-    def __init__(self, n_slots: int, n_envs: int) -> None:
-        params = Params("tests.tools.toys:toys/Dot-v0")
-        self._envs = [make_env(params, 0, env) for env in range(n_envs)]
-        self.observations = np.zeros((n_slots, n_envs, 84, 84, 4), np.uint8)
-        self.final_observations = np.zeros((n_envs, 84, 84, 4), np.uint8)
-        self.n_frames = 0
-        self.next_games = [0] * n_envs
-        self.rewards: list[float] = []
-
-    def reset(self, slot: int) -> None:
-        for k, env in enumerate(self._envs):
-            self.observations[slot, k] = env.reset()[0]
-
-    def step(self, actions: np.ndarray, slot: int) -> Step:
-        steps = [env.step(int(action)) for env, action in zip(self._envs, actions, strict=True)]
-        self.observations[slot] = [step[0] for step in steps]
-        rewards = np.array([step[1] for step in steps], np.float32)
-        self.rewards.append(float(rewards.mean()))
-        never = np.zeros(len(steps), bool)
-        assert not any(step[2] or step[3] for step in steps)
-        return Step(rewards, never, never, [])
-
-    def take_replaced(self) -> Sequence[Replaced]:
-        return ()
-
-
 @pytest.mark.parametrize(
     "n_envs", [12, *(pytest.param(n, marks=pytest.mark.weekly) for n in (4, 1))]
 )
 def test_where_a_dot_has_vanished_is_seen_in_the_stack(n_envs: int) -> None:
     """Learning: a dot walks to one of two corners and vanishes, and then naming the corner pays; through all layers of
     preprocessing and the small network."""
-    envs = VisualEnvs(6, n_envs)
+    envs = LayeredEnvs("tests.tools.toys:toys/Dot-v0", 6, n_envs)
     learn(
         envs, 3, 720 // n_envs, rmsprop_epsilon=1e-5, network="small", initial_lr=1e-3, discount=0.5,
         entropy_bonus=0.003,

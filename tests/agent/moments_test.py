@@ -16,10 +16,8 @@ from a3c.agent import kernels, moments
 from a3c.agent.learner import Learner
 from a3c.agent.shared import Counters, SharedState
 from a3c.agent.worker import Failure
-from a3c.contract import Counts, Game, Moments, Replaced, Snapshot, Step
-from a3c.envs.make import make_env
+from a3c.contract import Counts, Game, Moments, Snapshot, Step
 from a3c.play.agent import Agent
-from a3c.settings.params import Params
 from tests.tools import oracle
 from tests.tools.agents import FORGETFUL, make_weights, subject_of
 from tests.tools.crews import (
@@ -32,7 +30,7 @@ from tests.tools.crews import (
     record,
     rollouts_of,
 )
-from tests.tools.fakes import NumberedEnvs
+from tests.tools.fakes import LayeredEnvs, NumberedEnvs
 from tests.tools.pools import TOY
 
 # Their arithmetic
@@ -294,37 +292,11 @@ def test_a_failed_update_adds_nothing(traced: Traced) -> None:
 # Continuous actions
 
 
-class ClippedEnvs:
-    """Two real environments with all of their layers; a third 0 fits their observations to the learner."""
-
-    def __init__(self) -> None:
-        self._envs = [make_env(Params(TOY + "Pushes-v0"), 0, env) for env in range(2)]
-        self.observations = np.zeros((4, 2, 3), np.float32)
-        self.final_observations = np.zeros((2, 3), np.float32)
-        self.n_frames = 0
-        self.next_games = [0, 0]
-        self.rewards: list[np.ndarray] = []
-
-    def reset(self, slot: int) -> None:
-        self.observations[slot, :, :2] = [env.reset()[0] for env in self._envs]
-
-    def step(self, actions: np.ndarray, slot: int) -> Step:
-        steps = [env.step(action) for env, action in zip(self._envs, actions, strict=True)]
-        ends = np.array([step[2] for step in steps])
-        for k, step in enumerate(steps):
-            self.observations[slot, k, :2] = self._envs[k].reset()[0] if ends[k] else step[0]
-        self.rewards.append(np.array([step[1] for step in steps], np.float32))
-        return Step(self.rewards[-1], ends, np.zeros(2, bool), [])
-
-    def take_replaced(self) -> Sequence[Replaced]:
-        return ()
-
-
 def test_an_update_learns_from_what_was_drawn_and_not_from_what_was_carried_out(
     traced: Traced,
 ) -> None:
     """Parity: the rollout has mean + sd · noise, to the bit; the rewards are those of clipped actions."""
-    envs = ClippedEnvs()
+    envs = LayeredEnvs(TOY + "Pushes-v0", 4, 2, more=1)  # the learner takes three numbers
     _, calls = run(traced, envs, 4, normalize_observations=False)
     generator = np.random.default_rng([0, 1])  # as the crew's
     drawn = []

@@ -1,7 +1,7 @@
-"""Environments for the tests of workers: in this process, without emulators, with known observations and rewards.
+"""Environments for the tests of workers: in this process, as the pool of a run shows them.
 
 An observation of `NumberedEnvs` encodes the position, and a reward encodes step and action, so a test can tell all
-entries of a rollout apart.
+entries of a rollout apart. `LayeredEnvs` are real ones.
 """
 
 from collections.abc import Callable, Collection
@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from a3c.contract import Game, Replaced, Step
+from a3c.envs.make import make_env
+from a3c.settings.params import Params
 
 
 class NumberedEnvs:
@@ -83,3 +85,39 @@ class NumberedEnvs:
     def _show(self, where: np.ndarray) -> None:
         n_envs = len(self._episodes)
         where[:] = np.stack([np.arange(n_envs), self._episodes, self._lengths], axis=1) / 8
+
+
+class LayeredEnvs:
+    """K real environments with all of their layers, without a time limit; `rewards` has those of each step.
+
+    `more` numbers that are 0 come after each observation.
+    """
+
+    def __init__(self, env_id: str, n_slots: int, n_envs: int, more: int = 0) -> None:
+        self._envs = [make_env(Params(env_id), 0, env) for env in range(n_envs)]
+        space = self._envs[0].observation_space
+        *sides, last = space.shape
+        self.observations = np.zeros((n_slots, n_envs, *sides, last + more), space.dtype)
+        self.final_observations = np.zeros_like(self.observations[0])
+        self.n_frames = 0
+        self.next_games = [0] * n_envs
+        self.rewards: list[np.ndarray] = []
+        self._seen = self.observations[..., :last]
+
+    def reset(self, slot: int) -> None:
+        self._seen[slot] = [env.reset()[0] for env in self._envs]
+
+    def step(self, actions: np.ndarray, slot: int) -> Step:
+        steps = [env.step(action) for env, action in zip(self._envs, actions, strict=True)]
+        seen, rewards, terminated, truncated = (
+            np.array(part) for part in [*zip(*steps, strict=True)][:4]
+        )
+        assert not truncated.any()
+        for k in np.flatnonzero(terminated):
+            seen[k] = self._envs[k].reset()[0]
+        self._seen[slot] = seen
+        self.rewards.append(rewards.astype(np.float32))
+        return Step(self.rewards[-1], terminated, truncated, [])
+
+    def take_replaced(self) -> list[Replaced]:
+        return []
