@@ -19,6 +19,7 @@ What is locked, and why:
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
@@ -33,7 +34,7 @@ from a3c.settings.params import Params
 T = TypeVar("T")
 Variables: TypeAlias = Mapping[str, tf.Variable]
 
-POLL_SECONDS = 0.1  # how late a worker that waits for steps may notice that the run is stopped
+POLL_SECONDS = 0.1  # between two looks of a worker that waits for steps
 
 
 class Gate:
@@ -79,7 +80,7 @@ class Counters:
     """
 
     def __init__(self, n_steps_in_all: int, counts: Counts = Counts()) -> None:  # noqa: B008 (immutable)
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
         self._n_steps_in_all = n_steps_in_all
         self._n_reserved = counts.steps
         self._counts = counts
@@ -87,13 +88,14 @@ class Counters:
 
     def reserve(self, n_steps: int, is_stopped: Callable[[], bool]) -> bool:
         """Reserve steps for the caller; False once all steps of the run are counted, or it is stopped."""
-        with self._lock:
-            while self._n_reserved >= self._n_steps_in_all:
-                if is_stopped() or self._counts.steps >= self._n_steps_in_all:
-                    return False
-                self._lock.wait(POLL_SECONDS)
-            self._n_reserved += n_steps
-            return True
+        while True:
+            with self._lock:
+                if self._n_reserved < self._n_steps_in_all:
+                    self._n_reserved += n_steps
+                    return True
+            if is_stopped() or self.are_complete():
+                return False
+            time.sleep(POLL_SECONDS)
 
     def are_complete(self) -> bool:
         """Whether all steps of the run are counted."""
@@ -104,7 +106,6 @@ class Counters:
         """Return reserved steps that no update will learn from."""
         with self._lock:
             self._n_reserved -= n_steps
-            self._lock.notify_all()
 
     def add_update(
         self, n_steps: int, n_frames: int, n_updates_at_copy: int, n_games: int = 0
@@ -118,7 +119,6 @@ class Counters:
                 games=self._counts.games + n_games,
                 frames=self._counts.frames + n_frames,
             )
-            self._lock.notify_all()
             return self._counts
 
     def read(self) -> Counts:
