@@ -134,7 +134,10 @@ def train(
     for name, path in (("--config", config), ("--resume", resume)):
         if path is not None:
             argv.append(f"{name}={os.fspath(path)}")
-    asked = parse(argv, lambda note: warnings.warn(note, stacklevel=3))
+    notes: list[str] = []
+    asked = parse(argv, notes.append)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
     assert not isinstance(asked, command_line.PrintConfig)
     signals = StopSignals(may_exit=False)
     try:

@@ -173,6 +173,19 @@ def test_training_is_for_the_main_thread(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_warning_is_of_the_line_that_trains(tmp_path, monkeypatch):
+    """Analytic: of settings in which a flag is not known."""
+    monkeypatch.setattr(tensorflow_process, "limit_threads", lambda: None)
+    record = run_files.write_run(tmp_path, None) / "args.json"
+    record.write_text(record.read_text().replace('"seed"', '"sead"'))
+    with (
+        pytest.warns(UserWarning, match="ignored unknown flags: sead") as warned,
+        pytest.raises(a3c.UnsupportedEnv),
+    ):
+        a3c.train("Nothing-v0", config=record)
+    assert [warning.filename for warning in warned] == [__file__]
+
+
 def test_a_tensorflow_that_has_started_otherwise_is_refused(tmp_path, monkeypatch):
     """Analytic: with advice, and before a folder is made."""
 
