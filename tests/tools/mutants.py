@@ -39,6 +39,7 @@ import json
 import math
 import os
 import pathlib
+import resource
 import select
 import shutil
 import signal
@@ -171,6 +172,8 @@ OTHERS_SECONDS = 40.0
 # The right source has to pass again after so many mutants: on a machine that has become too slow or
 # whose disk is full, the tests would fail for every mutant.
 CHECKED_EVERY = 50
+# Of a process: a mutant may ask for any amount, and the system would end other programs for it.
+MAX_BYTES = 2**33
 SECONDS_PER_MUTANT = 15.0  # an estimate, until the list has measured it
 FAILED, INTERRUPTED, NO_SUCH_TEST = 1, 2, 4  # pytest's
 SUBREAPER = 36  # of prctl: orphans of our processes become our children
@@ -457,6 +460,7 @@ class Workshop:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setpgid(0, 0)  # not setsid(), which would end our low priority
+            resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES, MAX_BYTES))
             os.chdir(self.folder)
             sys.path[0] = str(self.folder)
             for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "a3c")]:

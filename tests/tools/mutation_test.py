@@ -117,6 +117,11 @@ def test_add():
     assert add(2, 3) == 5
 
 
+def test_memory_is_limited():
+    with pytest.raises(MemoryError):
+        bytearray(2**34)
+
+
 @pytest.mark.parametrize("name", [NAME])
 def test_whose_case_is_named_by_the_module(name):
     assert name == NAME
