@@ -413,7 +413,7 @@ def layers(env):
 
 
 def test_order_of_the_layers():
-    """Golden: DESIGN's order, outermost first, without Gymnasium's checking layers."""
+    """Golden: the outermost first, without Gymnasium's checking layers."""
     names = [type(layer).__name__ for layer in layers(make_env(Params(ATARI[0])))]
     assert names == [
         "ClipRewards",
