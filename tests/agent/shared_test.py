@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from a3c.agent import moments
-from a3c.agent.shared import Counters, Gate, SharedState
+from a3c.agent.shared import POLL_SECONDS, Counters, Gate, SharedState
 from a3c.contract import Counts, Moments, Snapshot
 from a3c.settings.params import Params
 from tests.tools.processes import wait_until
@@ -227,6 +227,19 @@ def test_who_finds_all_steps_reserved_waits_for_what_comes_back() -> None:
     assert granted == [5]
     assert counters.are_complete()
     assert counters.read().steps == 10
+
+
+def test_who_waits_for_steps_leaves_the_core_to_others() -> None:
+    """Analytic: two pauses between three looks at whether the run is stopped."""
+    counters, looks = Counters(10), []
+    assert counters.reserve(10, NOW)
+
+    def is_stopped() -> bool:
+        looks.append(time.monotonic())
+        return len(looks) == 3
+
+    assert not counters.reserve(5, is_stopped)
+    assert looks[-1] - looks[0] >= 2 * POLL_SECONDS
 
 
 def test_restored_counts_go_on() -> None:
