@@ -43,6 +43,15 @@ def test_a_memory_has_h_and_c_of_each_unit(name: str, n_units: int) -> None:
     assert network.state_size(subject) == n_units
 
 
+def test_a_network_that_a_program_replaces_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analytic: until it is put back."""
+    assert network.is_ours("small")
+    with monkeypatch.context() as patch:
+        patch.setitem(network.NETWORKS, "small", network.nature)
+        assert not network.is_ours("small")
+    assert network.is_ours("small")
+
+
 def assert_close(ours: tf.Tensor, expected: np.ndarray, name: str) -> None:
     largest = np.abs(expected).max()
     assert largest > 1e-4, name

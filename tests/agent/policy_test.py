@@ -40,6 +40,8 @@ def test_large_logits_of_any_shape_have_probabilities(shape: tuple[int, ...]) ->
     logits = np.array([1000.0, 1000.0 + np.log(3)]) - 2000.0 * rows
     expected = np.broadcast_to([0.25, 0.75], shape)
     np.testing.assert_allclose(Categorical(2).probabilities(logits), expected, rtol=1e-6)
+    far_apart = np.broadcast_to([-1000.0, 1000.0], shape)
+    assert (Categorical(2).probabilities(far_apart) == [0, 1]).all()
 
 
 def test_the_same_generator_draws_the_same_actions() -> None:
