@@ -13,7 +13,7 @@ import numpy as np
 
 from a3c.machine.words import BadInput
 from a3c.play import curves
-from a3c.store import reading
+from a3c.store import reading, run_folder
 from a3c.sweep import plot_command as plot_runs
 from results import publish
 
@@ -26,6 +26,7 @@ AGAIN = "evaluation-again.json"
 # Runs are chosen by how their names below results/ begin.
 OURS = ("beamrider-s", "breakout-s", "pong-nature-s", "qbert-s", "spaceinvaders-s")
 GAMES = ("beamrider-s", "breakout-s", "qbert-s", "spaceinvaders-s")
+LONG = ("breakout-long-s",)
 PONG = ("pong-black-s", "pong-black-16-cores-s", "pong-fast-s", "pong-nature-s")
 PRESETS = ("pong-ocd-s", "pong-paper-s")
 WITH_MEMORY = ("pong-lstm-s", "breakout-lstm-s")
@@ -125,6 +126,14 @@ def cpu_hours_at(published: Published, steps: float) -> float:
     if "misc/cpu_hours" not in columns:
         return float("nan")
     return float(np.interp(steps, columns["misc/steps"], columns["misc/cpu_hours"]))
+
+
+def best_on_the_way(published: Published) -> tuple[int, float]:
+    """The highest mean of the evaluations on the way, and its step: the first, if several are as high."""
+    columns = reading.read_progress(published.folder, run_folder.EVALUATIONS).columns
+    means = columns["episode_reward_mean"]
+    best = int(means.argmax())
+    return int(columns["steps"][best]), float(means[best])
 
 
 def evaluation_mean(published: Published) -> float:

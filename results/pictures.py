@@ -15,6 +15,7 @@ from results.folders import (
     CONTINUOUS,
     GAMES,
     INSIDE,
+    LONG,
     MEMORY,
     PONG,
     PRESETS,
@@ -93,6 +94,7 @@ def drawn(
 # How each picture is drawn.
 PICTURES: dict[str, Callable[[Sequence[Published], pathlib.Path], None]] = {
     "over-games.png": draw_over_games,
+    "breakout-long.png": drawn([*LONG, "breakout-s"], "--references"),
     "pong.png": drawn(PONG, "--x", "hours", "--references"),
     "pong-steps.png": drawn(["pong-black-s", "pong-nature-s", "pong-fast-s", *PRESETS]),
     "pong-inside.png": drawn(["pong-nature-s1"], "--figures", *INSIDE),

@@ -23,6 +23,7 @@ from results.folders import (
     CONTINUOUS,
     GAMES,
     HERE,
+    LONG,
     MEMORY,
     OURS,
     PONG,
@@ -31,6 +32,7 @@ from results.folders import (
     WITH_MEMORY,
     WORKERS,
     Published,
+    best_on_the_way,
     evaluation_in,
     learning_rate_of,
     n_workers_of,
@@ -135,19 +137,36 @@ def agents_table(runs: Sequence[Published], beginnings: Sequence[str]) -> str:
         to_goal = (
             [millions(moment.steps), time_text(published, *moment[1:])] if moment else ["", ""]
         )
-        rows.append(
-            [
-                f"`results/{published.name}`",
-                millions(published.facts["steps"]),
-                whole_time(published),
-                *(str(goal), *to_goal),
-                number(training_score(published)),
-                evaluated([published]),
-                processors(published),
-            ]
-        )
-    head = ["run", "steps", "time", "goal", "steps to goal", "time to goal", LAST_GAMES]
-    return documents.table([*head, "evaluation", "processor"], rows)
+        rows.append(agent_row(published, str(goal), *to_goal))
+    return agent_table(["goal", "steps to goal", "time to goal"], "evaluation", rows)
+
+
+def long_table(runs: Sequence[Published]) -> str:
+    """A row for each run with evaluations on the way: the best one, and its weights evaluated again."""
+    rows = []
+    for published in named(runs, LONG):
+        n_steps, mean = best_on_the_way(published)
+        rows.append(agent_row(published, number(mean), millions(n_steps)))
+    return agent_table(["best on the way", "after"], "the best again", rows)
+
+
+def agent_row(published: Published, *cells: str) -> list[str]:
+    """The run and what it took; then these cells, and how it plays."""
+    return [
+        f"`results/{published.name}`",
+        millions(published.facts["steps"]),
+        whole_time(published),
+        *cells,
+        number(training_score(published)),
+        evaluated([published]),
+        processors(published),
+    ]
+
+
+def agent_table(titles: Sequence[str], evaluation: str, rows: Sequence[Sequence[str]]) -> str:
+    """The rows of runs, with titles for their own cells and for the evaluation."""
+    head = ["run", "steps", "time", *titles, LAST_GAMES, evaluation, "processor"]
+    return documents.table(head, rows)
 
 
 def continuous_table(runs: Sequence[Published]) -> str:
@@ -302,6 +321,7 @@ TABLES: dict[tuple[pathlib.Path, str], Callable[[Sequence[Published]], str]] = {
     (ROOT / "README.md", "scores"): scores_table,
     (ROOT / "docs/results.md", "over-games"): over_games_table,
     (ROOT / "docs/results.md", "games"): functools.partial(agents_table, beginnings=GAMES),
+    (ROOT / "docs/results.md", "long"): long_table,
     (ROOT / "docs/results.md", "pong"): functools.partial(agents_table, beginnings=PONG),
     (ROOT / "docs/pong-search.md", "pong-search"): search_table,
     (ROOT / "docs/results.md", "wrappers"): wrappers_table,

@@ -33,6 +33,7 @@ WITHOUT_WEIGHTS = {
     "pong-black-s3",
     "pong-black-s5",
     "pong-fast-s1",
+    "pong-lstm-s1",
     "pong-nature-s0",
     "pong-nature-s1",
     "pong-ocd-s0",
@@ -91,11 +92,14 @@ def test_a_published_run_is_whole(published):
     # One rollout of each environment was not counted.
     n_envs = run.settings["n_workers"] * run.settings["envs_per_worker"]
     assert 0 <= len(run.games.scores) - facts["games"] <= n_envs
+    # The weights that are published: the last ones, or the best of the evaluations on the way.
+    is_best = (folder / "evaluations.csv.gz").exists()
+    of_steps = folders.best_on_the_way(published)[0] if is_best else n_steps
     has_agent = published.evaluation is not None and folder.name not in WITHOUT_WEIGHTS
     assert (folder / "checkpoints").exists() == has_agent
     if has_agent:
         agent = checkpoint.read(checkpoint.find(folder))
-        assert (agent.subject.env_id, agent.n_steps) == (facts["env_id"], n_steps)
+        assert (agent.subject.env_id, agent.n_steps) == (facts["env_id"], of_steps)
     for path in folder.glob("evaluation*.json"):
         evaluation = json.loads(path.read_text(encoding="utf-8"))
         scores = [game["score"] for game in evaluation["games"]]
@@ -103,7 +107,7 @@ def test_a_published_run_is_whole(published):
         assert len(scores) == summary["n_games"] >= publish.N_GAMES
         assert summary["mean"] == pytest.approx(np.mean(scores))
         assert summary["sd"] == pytest.approx(np.std(scores, ddof=1))
-        assert (evaluation["greedy"], evaluation["steps"]) == ("greedy" in path.stem, n_steps)
+        assert (evaluation["greedy"], evaluation["steps"]) == ("greedy" in path.stem, of_steps)
         seeds.append(evaluation["seed"])
     assert len({*seeds}) == len(seeds)  # none played what another did
 
@@ -320,6 +324,21 @@ def test_when_a_score_was_reached():
             ["2.00 CPU hours", "18", "0.19M", "1.90 CPU hours"],
         )
     ]
+
+
+def test_the_best_evaluation_on_the_way(tmp_path, monkeypatch):
+    """Analytic: the first of those with the highest mean, and when; then its weights' new evaluation."""
+    monkeypatch.setattr(folders, "HERE", tmp_path)
+    run = published_of("breakout-long-s0", [7.0] * 1000, 30.0, hours=None)
+    run.folder.mkdir()
+    table = "steps,episode_reward_mean\n200000,9.5\n400000,41.0\n600000,41.0\n800000,12.0\n"
+    (run.folder / "evaluations.csv.gz").write_bytes(gzip.compress(table.encode()))
+    (row,) = rows_of(report.long_table([run, published_of("breakout-s0", [1.0])]))
+    assert row[:5] == [
+        "`results/breakout-long-s0`",
+        *("1.00M", "2.00 CPU hours", "41.0", "0.40M"),
+    ]
+    assert row[5:] == ["7.0", "30.0 ± 2.0", "P"]
 
 
 def test_several_seeds_are_one_score():
