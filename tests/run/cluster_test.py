@@ -176,11 +176,13 @@ def test_a_run_on_three_nodes_survives_what_happens_to_them(tmp_path, train, nod
 
 
 # train.py with other actors, which says at its end which rollouts of the remote worker it has applied; or with a
-# worker 0 that does nothing.
+# worker 0 that does nothing. `hushed` sets how TensorFlow computes, here as in actors, before it is first imported.
 MORTAL = """
 import sys, train
+from a3c.machine.tensorflow_process import hushed
 from a3c.run.ray_process import RayProcess
-from a3c.run.remote import RemoteCollector
+with hushed():
+    from a3c.run.remote import RemoteCollector
 RayProcess.program = "from tests.tools.mortal import main; main()"
 learn, applied = RemoteCollector.learn, []
 
@@ -195,7 +197,9 @@ sys.exit(status)
 """
 IDLE = """
 import sys, train
-from a3c.agent.worker import Worker
+from a3c.machine.tensorflow_process import hushed
+with hushed():
+    from a3c.agent.worker import Worker
 run = Worker.run
 Worker.run = lambda self: run(self) if self.number else None
 sys.exit(train.main(sys.argv[1:]))
