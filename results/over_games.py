@@ -33,7 +33,7 @@ OTHERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("DeepMind's A3C, in Noisy Networks", "80M steps", "3", "best evaluation on the way",
      ("9214", "496", "7", "18586", "1034")),
     ("PFRL A3C", "50–80M steps, 16 CPUs", "3", "best evaluation on the way",
-     ("8882.6", "581.0", "20.9", "20721.9", "1043.5")),
+     plot_runs.REFERENCES["pfrl"][1]),
     ("random play", "", "", "no-op starts", plot_runs.REFERENCES["random"][1]),
     ("human", "", "", "no-op starts", plot_runs.REFERENCES["human"][1]),
 )

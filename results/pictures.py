@@ -60,7 +60,7 @@ def draw_over_games(runs: Sequence[Published], path: pathlib.Path) -> None:
             colour = curves.COLOURS[0] if each.who == OURSELVES else "0.4"
             axes.plot(each.interquartile_mean, y, "o", color=colour)
             if interval := each.interval:
-                axes.plot(interval, (y, y), color=colour, lw=8, alpha=0.35)
+                axes.plot(interval, (y, y), color=colour, lw=8, alpha=0.35, solid_capstyle="butt")
         labels = [f"{each.who.strip('*')}: {each.of}" for each in rows]
         axes.set_yticks(range(len(rows)), labels, fontsize="small")
         axes.invert_yaxis()
@@ -91,14 +91,16 @@ def drawn(
     return functools.partial(curves_of, beginnings=beginnings, flags=flags)
 
 
+# PFRL's scores are of 50M steps.
+OF_15_HOURS = ("--references", "random", "human", "paper", "ocd")
 # How each picture is drawn.
 PICTURES: dict[str, Callable[[Sequence[Published], pathlib.Path], None]] = {
     "over-games.png": draw_over_games,
     "breakout-long.png": drawn([*LONG, "breakout-s"], "--references"),
-    "pong.png": drawn(PONG, "--x", "hours", "--references"),
+    "pong.png": drawn(PONG, "--x", "hours", *OF_15_HOURS),
     "pong-steps.png": drawn(["pong-black-s", "pong-nature-s", "pong-fast-s", *PRESETS]),
     "pong-inside.png": drawn(["pong-nature-s1"], "--figures", *INSIDE),
-    "presets.png": drawn(PRESETS, "--references", "--figures", "entropy", "value", "gradients"),
+    "presets.png": drawn(PRESETS, *OF_15_HOURS, "--figures", "entropy", "value", "gradients"),
     "workers.png": drawn(WORKERS, "--curves", "100"),
     "workers-hours.png": drawn(WORKERS, "--x", "hours", "--curves", "100"),
     "ablations.png": drawn(ABLATIONS, "--curves", "100"),
@@ -107,5 +109,5 @@ PICTURES: dict[str, Callable[[Sequence[Published], pathlib.Path], None]] = {
     "memory.png": drawn(MEMORY, "--curves", "100"),
     "memory-pong.png": drawn(["pong-lstm-s", "pong-fast-s"]),
     "simulators.png": lambda runs, path: simulators.draw(named(runs, SIMULATORS), path),
-    **{f"{game.rpartition('-')[0]}.png": drawn([game], "--references") for game in GAMES},
+    **{f"{game.rpartition('-')[0]}.png": drawn([game], *OF_15_HOURS) for game in GAMES},
 }

@@ -147,7 +147,7 @@ def long_table(runs: Sequence[Published]) -> str:
     for published in named(runs, LONG):
         n_steps, mean = best_on_the_way(published)
         rows.append(agent_row(published, number(mean), millions(n_steps)))
-    return agent_table(["best on the way", "after"], "the best again", rows)
+    return agent_table(["best evaluation", "after"], "the best weights again", rows)
 
 
 def agent_row(published: Published, *cells: str) -> list[str]:

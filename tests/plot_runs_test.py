@@ -253,21 +253,21 @@ def test_a_run_that_is_too_short_for_a_mean_gets_a_note(capsys):
 @pytest.mark.parametrize(
     ("env_id", "heights"),
     [
-        (PONG, [-20.7, 14.6, 20.5, 20]),
-        ("ALE/Pong-v5", [-20.7, 14.6, 20.5, 20]),
-        (BREAKOUT, [1.7, 30.5, 480, 435]),
+        (PONG, [-20.7, 14.6, 20.5, 20, 20.9]),
+        ("ALE/Pong-v5", [-20.7, 14.6, 20.5, 20, 20.9]),
+        (BREAKOUT, [1.7, 30.5, 480, 435, 581]),
         ("SeaquestNoFrameskip-v4", []),
     ],
 )
 def test_published_scores(env_id, heights, capsys):
-    """Analytic: random, human, paper, OCD A3C, each with its source; a note where there are none."""
+    """Analytic: random, human, paper, OCD A3C, PFRL, each with its source; a note where there are none."""
     sticky = 0.25 if env_id.startswith("ALE") else 0.0
     axes = plot_runs.draw(
         {"a": [run_of([1, 2], [1, 2], env_id, sticky)]}, options("--references", curves=(1,))
     ).axes[0]
     lines = [line for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
     assert [line.get_ydata()[0] for line in lines] == heights
-    for line, source in zip(lines, ("Wang", "Wang", "Figure 4", "its plot"), strict=False):
+    for line, source in zip(lines, ("Wang", "Wang", "Figure 4", "its plot", "PFRL"), strict=False):
         assert source in line.get_label()
     words = capsys.readouterr().err
     assert ("no published scores drawn: none are known for Seaquest" in words) == (not heights)
@@ -442,7 +442,7 @@ def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
         ),
         (
             ["a", "--references", "nobody"],
-            "--references nobody: it is none of random, human, paper, ocd",
+            "--references nobody: it is none of random, human, paper, ocd, pfrl",
         ),
         (["a", "--curves", "many"], "--curves takes numbers"),
         (["--curves", "a"], "--curves needs numbers"),

@@ -56,7 +56,10 @@ REFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
               ("~14600", "~480", "~20.5", "~11100", "~1430")),
     "ocd": ("OCD A3C: {} (its plot at 15 h, 16 workers, 3 seeds)",
             ("~5400", "~435", "~20", ">12000", "~810")),
+    "pfrl": ("PFRL A3C: {} (best evaluation in 50M steps, 3 seeds)",
+             ("8882.6", "581.0", "20.9", "20721.9", "1043.5")),
 }
+_REFERENCE_DASHES = (":", "--", "-.", (0, (9, 3)), (0, (9, 3, 2, 3)))
 # fmt: on
 
 PICTURES = (".png", ".svg")
@@ -277,7 +280,7 @@ def draw_references(axes: Any, runs: Sequence[Run], names: Sequence[str]) -> lis
     if names and any(run.sticky_actions != 0 for run in runs):
         say("the published scores are without sticky actions, which some of these runs may have")
     handles = []
-    for name, dash in zip(names, (":", "--", "-.", (0, (9, 3))), strict=False):
+    for name, dash in zip(names, _REFERENCE_DASHES, strict=False):
         label, scores = REFERENCES[name]
         score = scores[GAMES.index(games[0])]
         y = value_of(score)
