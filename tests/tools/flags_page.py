@@ -17,7 +17,7 @@ This page is generated from `a3c/settings/params.py` and `a3c/settings/presets/`
 
 If several of these set a flag, the last one wins: the default, the preset, the file of `--config`, the command line.
 `args.json` in the run folder records every value and where it came from. `none` unsets a flag whose default is none;
-`--no_xla=none`, with the equals sign, unsets a flag that is on or off.
+`--no_xla=none`, with the equals sign, turns off a flag that takes no value, such as one that a preset has turned on.
 
 *Presets* names the presets that set the flag, with their values. *Resume* says whether a resumed run may change the
 flag; a run that goes on beyond the end of its learning rate may change that, too. *Training* says whether the flag
