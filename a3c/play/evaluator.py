@@ -58,16 +58,14 @@ class Evaluator:
         shared: SharedState,
         folder: RunFolder,
         report: Callable[[Evaluated | EvaluationFailed], None],
-        first_step: int = 0,
     ) -> None:
-        """In a resumed run, the best mean so far and the last evaluation's step come from its folder.
-
-        `first_step` is where a run began that has another's weights.
-        """
+        """In a resumed run, the best mean so far and the last evaluation's step come from its folder."""
         assert params.eval_interval_steps is not None
         self._params, self._interval = params, params.eval_interval_steps
         self._subject, self._shared, self._folder, self._report = subject, shared, folder, report
         means = read_evaluations(folder.path)
+        # A run with the weights of another begins beyond multiples that are none of its own.
+        first_step = 0 if params.load_ckpt is None else shared.counters.read().steps
         self._n_steps_at_last = max(means, default=first_step)
         if means:  # the run may have been killed between saving a best one and writing its score
             checkpoint.take_away_newer(folder.best, max(means))

@@ -60,8 +60,7 @@ def train(
             return signals.exit_status
         if params.eval_interval_steps is None:
             return Watch(run, workers).run()
-        first_step = 0 if start.is_resumed else start.counts.steps
-        evaluator = Evaluator(params, subject, shared, folder, run.reports.put, first_step)
+        evaluator = Evaluator(params, subject, shared, folder, run.reports.put)
         with contextlib.closing(evaluator):
             return Watch(run, workers, evaluator).run()
 

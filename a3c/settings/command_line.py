@@ -165,7 +165,9 @@ def together(asked: dict[str, Any], given: dict[str, Any]) -> ParsedParams:
         derived["no_xla"] = True
     found = dataclasses.replace(found, **derived)
     _check(found, given)
-    return ParsedParams(found, sources | dict.fromkeys(derived, "derived"))
+    # What takes the place of a preset's own value was asked for: as none.
+    follow = derived.keys() - preset.keys()
+    return ParsedParams(found, sources | dict.fromkeys(follow, "derived"))
 
 
 def _check(found: params.Params, given: dict[str, Any]) -> None:

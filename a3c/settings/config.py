@@ -123,9 +123,10 @@ def of_record(record: dict[str, Any]) -> dict[str, Any]:
     preset = taken("preset", values.get("preset", KNOBS["preset"].default))
     ours = {name: knob.default for name, knob in KNOBS.items()} | PRESETS[preset]
     # These follow from other values unless somebody names them; records before 2026-11-25 do not
-    # mark that. A schedule that ends elsewhere belongs to a run that was resumed with fewer steps.
+    # mark that. A schedule that ends elsewhere belongs to a run that was resumed with fewer steps, or
+    # has the end of its preset.
     follow = {"network", "no_xla"}
-    if values.get(LR_END) == values.get("n_steps"):
+    if values.get(LR_END) == values.get("n_steps") and LR_END not in PRESETS[preset]:
         follow.add(LR_END)
     named = {name for name in sources if sources[name] in ASKED}
     asked = {

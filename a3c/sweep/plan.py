@@ -112,8 +112,8 @@ def make(asked: Mapping[str, Any], words: Sequence[str] = ()) -> Plan:
         if key not in allowed:
             raise BadInput(f"unknown key {key}{nearest(key, allowed)}")
     envs, seeds = _texts("envs", asked.get("envs")), _seeds(asked.get("seeds", 1))
-    settings = _settings(_table("settings", asked), words, envs[0])
     points = list(_points(_table("search", asked), asked.get("n_draws")))
+    settings = _settings(_table("settings", asked), words, points[0], envs[0])
     if len(points) * len(envs) * len(seeds) > MAX_TRIALS:
         raise BadInput(TOO_MANY)
     bare = [Trial("", env_id, seed, point) for env_id in envs for point in points for seed in seeds]
@@ -222,16 +222,24 @@ def _seeds(value: Any) -> list[int]:
     return seeds
 
 
-def _settings(table: Mapping[str, Any], words: Sequence[str], env_id: str) -> dict[str, Any]:
-    """What was asked for by name, in the table and on the command line."""
+def _settings(
+    table: Mapping[str, Any], words: Sequence[str], point: Mapping[str, Any], env_id: str
+) -> dict[str, Any]:
+    """What was asked for by name, in the table and on the command line, and is not searched.
+
+    It is checked together with the searched values of a trial, because some settings need others.
+    """
     # The environment is last, so it takes the place of one that a --config names.
-    parsed = command_line.parse([*as_words(table), *words, env_id])
+    parsed = command_line.parse([*as_words(table), *words, *as_words(point), env_id])
     if not isinstance(parsed, ParsedParams):
         raise BadInput("--resume, --resume_or_start and --print_config are no settings of a trial")
     given = {name for name, source in parsed.sources.items() if source in ASKED}
     for name in sorted(given & OWN - {"env_id"}):
-        raise BadInput(f"--{name} is no setting of all trials: {_why_not(name)}")
-    return {name: getattr(parsed.params, name) for name in KNOBS if name in given - OWN}
+        # A --config may have a seed: that of its run.
+        if name != "seed" or parsed.sources[name] == "command line":
+            raise BadInput(f"--{name} is no setting of all trials: {_why_not(name)}")
+    names = given - OWN - point.keys()
+    return {name: getattr(parsed.params, name) for name in KNOBS if name in names}
 
 
 def _points(search: Mapping[str, Any], n_draws: Any) -> Iterator[dict[str, Any]]:

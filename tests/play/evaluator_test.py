@@ -1,5 +1,6 @@
 """Evaluations while training: when they begin, with which weights, and what is kept."""
 
+import dataclasses
 import signal
 import threading
 import types
@@ -42,15 +43,13 @@ class Training:
         folder: RunFolder,
         n_steps: int = 0,
         subject: Subject = CARTPOLE,
-        first_step: int = 0,
+        params: Params = PARAMS,
     ) -> None:
         self.folder = folder
         first_moments = moments_of(subject)
         self.shared = SharedState(make_weights(subject), PARAMS, Counts(n_steps), first_moments)
         self.reports: list[Evaluated | EvaluationFailed] = []
-        self.evaluator = Evaluator(
-            PARAMS, subject, self.shared, folder, self.reports.append, first_step
-        )
+        self.evaluator = Evaluator(params, subject, self.shared, folder, self.reports.append)
 
     def move_on(self, n_steps: int) -> None:
         """Count steps as an update does, and set all weights and statistics to their number."""
@@ -311,8 +310,11 @@ def test_an_evaluation_that_was_abandoned_is_made_up_for(folder, scores):
 
 
 def test_a_first_evaluation_is_made_up_for_but_none_of_another_run(folder, scores):
-    """Analytic: a resumed run is past its first multiple and has none; another begins at that step."""
-    assert not Training(folder, n_steps=150, first_step=150).evaluator.begin_if_due()
+    """Analytic: a resumed run is past its first multiple and has none; another begins at that step, and is
+    resumed there.
+    """
+    of_another = dataclasses.replace(PARAMS, load_ckpt="another")
+    assert not Training(folder, n_steps=150, params=of_another).evaluator.begin_if_due()
     scores[:] = [1.0, 1.0]
     assert Training(folder, n_steps=150).evaluate().n_steps == 150
 

@@ -366,19 +366,21 @@ def test_an_evaluation_does_not_change_the_training_by_a_bit(
         assert shown == {int(row["steps"]): np.float32(row[name]) for row in (first, last)}, name
 
 
-@pytest.mark.parametrize("is_resumed", [False, True])
+@pytest.mark.parametrize(
+    ("load_ckpt", "is_resumed"), [("first", False), ("first", True), (None, True)]
+)
 def test_a_run_that_begins_with_anothers_weights_does_not_evaluate_them(
-    tmp_path, signals, monkeypatch, is_resumed
+    tmp_path, signals, monkeypatch, load_ckpt, is_resumed
 ):
     """Analytic: unlike one that was killed before the evaluation that was due."""
     monkeypatch.setattr(evaluation, "play", lambda *_: evaluation.Played(0, 1.0, 10, False))
     first = train(tmp_path / "first", signals, Envs()).saved()
     signals.stop = stopping.StopFlag()
     start = Start(first, is_resumed=is_resumed, t_start=time.time())
-    more = {"eval_interval_steps": 40, "eval_episodes": 1, "n_steps": 60}
+    more = {"eval_interval_steps": 40, "eval_episodes": 1, "n_steps": 60, "load_ckpt": load_ckpt}
     run = train(tmp_path / "second", signals, Envs(), start=start, **more)
     assert run.status == 0
-    assert (run.path / "evaluations.csv").exists() == is_resumed
+    assert (run.path / "evaluations.csv").exists() == (load_ckpt is None)
 
 
 def test_an_evaluation_that_fails_stops_nothing(tmp_path, signals, monkeypatch, capsys):

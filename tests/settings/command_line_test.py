@@ -55,6 +55,10 @@ def test_a_linear_schedule_ends_with_the_run_unless_told_otherwise():
         assert end(*flags, *asked) == ("linear", 50_000_000, "command line")
         assert end(*flags, *asked, asked[0], "none") == ("linear", 10_000_000, "derived")
     assert end(*paper, "--lr_schedule", "constant") == ("constant", None, "default")
+    # A preset's own end would come back if it did not count as asked for.
+    memory = ["--preset", "wide-lstm", "--n_steps", "2e6"]
+    assert end(*memory) == ("linear", 20_000_000, "preset")
+    assert end(*memory, asked[0], "none") == ("linear", 2_000_000, "command line")
 
 
 def test_none_unsets_a_flag():

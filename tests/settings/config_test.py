@@ -189,6 +189,7 @@ def test_what_is_no_file_of_settings_is_refused(tmp_path):
         [],
         ["--preset", "paper", "--max_grad_norm", "5", "--network", "none"],
         ["--lr_schedule", "linear", "--n_steps", "123456789"],
+        ["--preset", "wide-lstm", f"--{LR_END}", "none"],
         ["--lr_schedule", "linear", f"--{LR_END}", "2e7", "--initial_lr", "0.00012345678901234"],
         ["--debug", "--no_xla", "--cores", "1", "--eval_interval_steps", "1e6"],
         ["--log_dir", 'a "b" \\ é \u2028 \U0001f600 x', "--rmsprop_epsilon", "1e-30"],
@@ -282,6 +283,16 @@ def test_the_end_of_a_run_that_was_resumed_with_fewer_steps_stays(tmp_path, sour
     folder = record(tmp_path, fewer._replace(sources=fewer.sources | {LR_END: source}))
     again = command_line.parse(["--config", folder])
     assert (again.params.n_steps, again.params.lr_decay_to_zero_by_n_steps) == (400, 500)
+
+
+def test_the_end_of_a_preset_stays_unset(tmp_path):
+    """Analytic: by a run's record and by its checkpoint's settings, which do not say what was asked for."""
+    flags = ["--preset", "wide-lstm", "--n_steps", "400", f"--{LR_END}", "none"]
+    saved = command_line.parse([*flags, PONG])
+    again = command_line.parse(["--config", record(tmp_path, saved)])
+    assert again.params.lr_decay_to_zero_by_n_steps == 400
+    of_checkpoint = config.of_checkpoint(params.as_in_json(saved.params))
+    assert command_line.together(of_checkpoint, {}).params.lr_decay_to_zero_by_n_steps == 400
 
 
 def test_a_list_that_nobody_asked_for_is_none_of_the_new_run(tmp_path):

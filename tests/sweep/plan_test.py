@@ -97,6 +97,30 @@ def test_what_train_py_is_called_with():
     assert found == plans.params_of(plan, trial).params
 
 
+def test_a_published_run_is_repeated_with_other_seeds():
+    """Golden: --config gives all but its seed and its environment, which the sweep has."""
+    plan = plans.make(CARTPOLE | {"seeds": [7]}, ["--config", "results/pong-fast-s1"])
+    found = plans.params_of(plan, plan.trials[0]).params
+    assert (found.env_id, found.seed, found.envs_per_worker) == ("CartPole-v1", 7, 16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "search"),
+    [
+        ({"lr_decay_to_zero_by_n_steps": 5e6, "lr_schedule": "linear"}, {"n_steps": [1e6, 5e6]}),
+        ({"lr_decay_to_zero_by_n_steps": 2e7}, {"preset": ["wide", "pong"]}),
+        ({"eval_episodes": 5}, {"eval_interval_steps": [100_000]}),
+        ({"n_workers": 64, "preset": "wide"}, {"envs_per_worker": [1, 8]}),
+    ],
+)
+def test_a_setting_may_need_a_searched_one(settings, search):
+    """Analytic: alone, train.py would refuse it; each trial has both."""
+    plan = plans.make(CARTPOLE | {"settings": settings, "search": search})
+    ((name, values),) = search.items()
+    assert plan.settings == settings
+    assert [getattr(plans.params_of(plan, t).params, name) for t in plan.trials] == values
+
+
 def test_a_plan_is_read_as_it_was_written():
     """Analytic: also in its types and in what train.py is called with."""
     search = {"hidden_units": [[8], [4, 4]], "initial_lr": {"loguniform": [1e-4, 1e-2]}}
