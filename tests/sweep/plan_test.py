@@ -8,6 +8,7 @@ import pytest
 from a3c.machine.words import BadInput
 from a3c.settings import command_line
 from a3c.sweep import plan as plans
+from tests.tools.processes import ROOT
 
 CARTPOLE = {"envs": ["CartPole-v1"]}
 
@@ -99,7 +100,7 @@ def test_what_train_py_is_called_with():
 
 def test_a_published_run_is_repeated_with_other_seeds():
     """Golden: --config gives all but its seed and its environment, which the sweep has."""
-    plan = plans.make(CARTPOLE | {"seeds": [7]}, ["--config", "results/pong-fast-s1"])
+    plan = plans.make(CARTPOLE | {"seeds": [7]}, ["--config", f"{ROOT}/results/pong-fast-s1"])
     found = plans.params_of(plan, plan.trials[0]).params
     assert (found.env_id, found.seed, found.envs_per_worker) == ("CartPole-v1", 7, 16)
 
@@ -245,5 +246,5 @@ def test_a_record_that_leaves_the_sweeps_folder_is_refused():
 @pytest.mark.parametrize("example", ["cartpole", "learning_rates", "five_games"])
 def test_every_example_is_a_plan(example):
     """Analytic: their numbers of trials."""
-    plan = plans.make(plans.read(f"examples/{example}.toml"))
+    plan = plans.make(plans.read(f"{ROOT}/examples/{example}.toml"))
     assert len(plan.trials) == {"cartpole": 12, "learning_rates": 250, "five_games": 15}[example]
