@@ -4,6 +4,7 @@ What is heavy is imported where it is needed, so that reading a run loads no Ten
 """
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import sys
@@ -65,9 +66,11 @@ def make_env(
     from a3c.play import evaluation as evaluations
 
     params = command_line.together({}, _taken(flags | {"env_id": env_id})).params
-    if evaluation:
-        return make.make_env(evaluations.whole_games(params), evaluations.WORKER, see=see)
-    return make.make_env(params, see=see)
+    if not evaluation:
+        return make.make_env(params, see=see)
+    limit = make.describe_env(params).max_episode_steps
+    params = dataclasses.replace(evaluations.whole_games(params), max_episode_steps=limit)
+    return make.make_env(params, evaluations.WORKER, see=see)
 
 
 class RunData(NamedTuple):

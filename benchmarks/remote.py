@@ -90,12 +90,14 @@ def sources(arguments: str, ray_process: Any) -> Iterator[tuple[Any, list[Any]]]
     from a3c.envs.fleet import Fleet
     from a3c.envs.make import describe_env
     from a3c.envs.pool import Pool
+    from a3c.machine import place
     from a3c.run.actor import Setup
-    from a3c.run.remote import RemoteCollector
+    from a3c.run.remote import RemoteSource
     from a3c.run.start import subject_of
     from a3c.run.training import build_shared
     from a3c.settings import command_line
     from a3c.settings.params import ParsedParams, resolve
+    from a3c.store import provenance
     from a3c.store.resume import Start
 
     asked = command_line.parse(arguments.split())
@@ -115,9 +117,10 @@ def sources(arguments: str, ray_process: Any) -> Iterator[tuple[Any, list[Any]]]
         here.begin()
         receiver = Receiver(shared, N_STEPS * n_envs)
         position = WorkerPosition(generator.bit_generator.state, games)
+        code = provenance.digest_of(place.CODE)
         remote = [
-            RemoteCollector(
-                Setup(params, subject, description, number, position),
+            RemoteSource(
+                Setup(params, subject, description, number, position, code),
                 *(receiver, ray_process, channel, print, lambda: False),
             )
             for number, channel in enumerate(ray_process.channels, start=1)

@@ -14,6 +14,7 @@ import multiprocessing.connection
 import os
 import pathlib
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
@@ -180,6 +181,23 @@ def _serve_tests(
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
+
+
+@pytest.fixture
+def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the display and the settings that whoever runs the tests may have."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER", "MUJOCO_GL")
+    for name in names:
+        monkeypatch.setenv(name, "")  # so that it is put back, whatever happens to it meanwhile
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def tmpdir_for_ray(monkeypatch: pytest.MonkeyPatch) -> Generator[pathlib.Path]:
+    """TMPDIR, with a short name, which Ray needs for its sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as name:
+        monkeypatch.setenv("TMPDIR", name)
+        yield pathlib.Path(name)
 
 
 def uses_tensorflow() -> bool:

@@ -1,14 +1,13 @@
 """Imports run one way, from room to room, and only some rooms load TensorFlow or Gymnasium."""
 
 import ast
-import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from tests.tools.processes import ROOT
 
 # machine ← settings, contract ← envs | agent | store ← play ← run | sweep ← api ← the scripts
 FLOORS = [

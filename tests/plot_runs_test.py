@@ -165,13 +165,14 @@ def test_flags_that_only_some_records_have_get_a_note(tmp_path, capsys):
 
 
 def test_figures_stand_at_their_steps_on_every_axis():
-    """Analytic: games of 100 steps and 100 s each; outside of them there are no values."""
+    """Analytic: games of 100 steps and 100 s each; outside of them nobody knows hours or games."""
     run = run_of(range(4), [100, 200, 300, 400])
     steps = np.array([50, 150, 400, 401])
     expected = {"steps": 1, "frames": 4, "games": 1 / 100, "hours": 1 / 3600}
     for axis, factor in expected.items():
         x = curves.axis_at_steps(run, axis, steps)
-        np.testing.assert_allclose(x, [np.nan, 150 * factor, 400 * factor, np.nan])
+        ends = [50, 401] if axis in ("steps", "frames") else [np.nan, np.nan]
+        np.testing.assert_allclose(x, np.array([ends[0], 150, 400, ends[1]]) * factor)
 
 
 # The picture
@@ -433,6 +434,18 @@ def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
     assert said(*flags) == ["x: 500 steps", "y: 2,000 steps"]
 
 
+def test_of_several_folders_those_without_a_run_are_left_out(tmp_path, monkeypatch, capsys):
+    """Analytic: such as an exported agent among runs/*."""
+    monkeypatch.chdir(tmp_path)
+    write_run(pathlib.Path("a"), steady(100))
+    pathlib.Path("agent").mkdir()
+    assert plot_runs.main(["a", "agent", "--out", "f.png"]) == 0
+    said = capsys.readouterr()
+    assert "note: agent holds no monitor files" in said.err
+    assert "a: 100 games" in said.out
+    assert pathlib.Path("f.png").exists()
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -448,7 +461,8 @@ def test_flags_once_for_all_paths_or_once_for_each(tmp_path, capsys):
         (["--curves", "a"], "--curves needs numbers"),
         (["damaged", "--out", "f.png"], "damaged/args.json is damaged"),
         (["a", "--out", "f.jpg"], "must end in .png or .svg"),
-        (["nowhere", "--out", "f.png"], "nowhere"),
+        (["nowhere", "--out", "f.png"], "there is no nowhere"),
+        (["a", "nowhere", "--out", "f.png"], "there is no nowhere"),
         (["x" * 5000, "--out", "f.png"], "4096 characters"),
         (["nothing", "--out", "f.png"], "nothing holds no monitor files"),
         (["mixed", "--out", "f.png"], "mixed has games of several environments"),

@@ -25,12 +25,7 @@ PONG = ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
 BREAKOUT = ("NOOP", "FIRE", "RIGHT", "LEFT")
 
 
-@pytest.fixture(autouse=True)
-def no_display(monkeypatch):
-    """Whoever runs the tests may have one."""
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.setenv(name, "")  # so that it is put back, whatever happens to it meanwhile
-        monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("no_display")
 
 
 @pytest.mark.parametrize(

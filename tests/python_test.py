@@ -268,6 +268,10 @@ def test_environments_are_as_training_and_as_evaluations_have_them():
     assert "EndEpisodeOnLifeLoss" not in str(evaluation)
     same, other = (a3c.make_env("CartPole-v1", seed=1, evaluation=e) for e in (False, True))
     assert (same.reset()[0] != other.reset()[0]).any()  # evaluations have games of their own
+    limited = [
+        a3c.make_env("CartPole-v1", evaluation=e, max_episode_steps=5) for e in (False, True)
+    ]
+    assert [env.spec.max_episode_steps for env in limited] == [5, 500]
     with pytest.raises(a3c.BadInput, match="unknown flag max_noops"):
         a3c.make_env("CartPole-v1", max_noops=3)
 
@@ -347,8 +351,8 @@ def test_the_notebook_trains_draws_and_films(tmp_path, monkeypatch):
 def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
     """Golden: presets and scores included; its digest is the clone's, and its commands are ours."""
     source = tmp_path / "source"
-    files = [path for path in ROOT.glob("a3c/**/*.*") if path.parent.name != "__pycache__"]
-    names = [str(path.relative_to(ROOT)) for path in files]
+    patterns = ("*.py", "*.toml", "*.csv", "py.typed")  # editors may have left others
+    names = [str(f.relative_to(ROOT)) for p in patterns for f in ROOT.glob(f"a3c/**/{p}")]
     for name in [*names, "pyproject.toml", "README.md", "LICENSE"]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())

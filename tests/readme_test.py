@@ -10,8 +10,8 @@ import pytest
 from a3c.settings import command_line, params
 from a3c.store import logs
 from tests.tools.flags_page import flags_in
+from tests.tools.processes import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Not the change log, which also names what is gone.
 DOCUMENTS = sorted(
     path.relative_to(ROOT)

@@ -21,8 +21,8 @@ from a3c.store.games import Games
 from benchmarks import documents
 from results import folders, lost_lives, over_games, pictures, publish, report, silent
 from tests.tools import agents, run_files
+from tests.tools.processes import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = folders.read_all()
 # Evaluated; results/ has no room for them.
 WITHOUT_WEIGHTS = {

@@ -13,11 +13,10 @@ from a3c.settings import command_line, params
 from a3c.store import checkpoint, reading, run_folder
 from tests.tools import checkpoint_files, fuzz, processes
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = [
     path
     for folder in ("a3c", ".", "benchmarks", "results")  # images/ opens a port for a browser
-    for path in sorted((ROOT / folder).glob("**/*.py" if folder == "a3c" else "*.py"))
+    for path in sorted((processes.ROOT / folder).glob("**/*.py" if folder == "a3c" else "*.py"))
 ]
 
 # Modules that make objects of what they read, and so run code; and servers.

@@ -14,8 +14,8 @@ import pytest
 from packaging.markers import Marker
 
 from tests.tools import pipfile
+from tests.tools.processes import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIPFILE = tomllib.loads((ROOT / "Pipfile").read_text(encoding="utf-8"))
 LOCK = json.loads((ROOT / "Pipfile.lock").read_text(encoding="utf-8"))
 # in Pipfile: in Pipfile.lock

@@ -159,28 +159,20 @@ def test_debug_dumps_to_stderr_and_talks_on_stdout(finished):
     assert run.out().endswith(" games\n")
 
 
-def tensors(run: Run) -> dict[str, np.ndarray]:
-    """Weights and statistics of a run's newest checkpoint."""
-    snapshot = run.saved().snapshot
-    return {
-        f"{part}/{name}": array
-        for part in ("weights", "mean_squares")
-        for name, array in sorted(getattr(snapshot, part).items())
-    }
-
-
-def differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:
-    assert list(one) == list(other)
-    assert len(one) == 24
-    return [name for name in one if one[name].tobytes() != other[name].tobytes()]
+def differing(one: Run, other: Run) -> list[str]:
+    """The weights and statistics that are not the same."""
+    ours, others = one.tensors(), other.tensors()
+    assert list(ours) == list(others)
+    assert len(ours) == 24
+    return [name for name in ours if ours[name] != others[name]]
 
 
 def test_a_run_repeats_bit_for_bit_logged_in_detail_or_not(finished):
     """Golden: and evaluated or not; with another seed, weights, statistics and games differ."""
     plain, observed, other = finished.values()
-    assert differing(tensors(plain), tensors(observed)) == []
+    assert differing(plain, observed) == []
     assert plain.games() == observed.games()
-    changed = differing(tensors(plain), tensors(other))
+    changed = differing(plain, other)
     assert len([name for name in changed if "kernel" in name]) == 12
     assert plain.games() != other.games()
 
@@ -229,12 +221,16 @@ def ended(start, finished) -> dict[str, Ended]:
 
     # TensorFlow's import takes seconds, and a Ctrl-C cannot take effect before it ends. Signals
     # that arrive at the same moment count once; so they are sent until one counts as the second.
-    processes.wait_until(lambda: "tensorflow" in libraries(twice.process.pid), "the import")
+    processes.wait_until(
+        lambda: processes.has_mapped(twice.process.pid, "tensorflow"), "the import"
+    )
     n_others = {"twice": len(twice.others())}
     processes.wait_until(lambda: ends_by_another_sigint(twice.process), "the second Ctrl-C")
 
     ctrl_c.wait_until("rl/episodes", 1)
-    notes = {"maps": {pid: libraries(pid) for pid in processes.members(ctrl_c.process.pid)}}
+    pids = processes.members(ctrl_c.process.pid)
+    libraries = ("tensorflow", "ale_py")
+    notes = {name: [pid for pid in pids if processes.has_mapped(pid, name)] for name in libraries}
     n_others["ctrl_c"] = len(ctrl_c.others())
     processes.wait_until(lambda: len(busy(threads_of(ctrl_c.process.pid))) > 2, "two workers")
     notes["threads"] = threads_of(ctrl_c.process.pid)
@@ -276,18 +272,13 @@ def busy(threads: dict[int, Thread]) -> set[int]:
     return {number for number, thread in threads.items() if thread.seconds >= 0.05}
 
 
-def libraries(pid: int) -> str:
-    return pathlib.Path(f"/proc/{pid}/maps").read_text()
-
-
 def test_no_environment_process_maps_tensorflow(ended):
     """Analytic: of all processes of a run in training, only the main one does."""
-    run, maps = ended["ctrl_c"].run, ended["ctrl_c"].notes["maps"]
-    assert [pid for pid in maps if "tensorflow" in maps[pid]] == [run.process.pid]
+    run, notes = ended["ctrl_c"].run, ended["ctrl_c"].notes
+    assert notes["tensorflow"] == [run.process.pid]
     # The environment processes, and the server that they come from.
     n_processes = int(re.search(r"and (\d+) environment process", run.log())[1])
-    with_games = [pid for pid in maps if pid != run.process.pid and "ale_py" in maps[pid]]
-    assert len(with_games) == n_processes + 1
+    assert len({*notes["ale_py"]} - {run.process.pid}) == n_processes + 1
 
 
 def test_no_thread_that_computes_lets_a_signal_in(ended):

@@ -31,7 +31,8 @@ def clipping_factor(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The factor that reduces the joint norm of all gradients to at most max_norm, and that norm.
 
-    A norm that is not finite raises InvalidArgumentError before any operation that uses the factor.
+    A norm that is not finite raises InvalidArgumentError before any operation that uses the factor, but
+    not in what XLA compiles, which leaves checks out.
     """
     norm = tf.debugging.check_numerics(kernels.global_norm(gradients), "gradient not finite")
     return max_norm / tf.maximum(norm, max_norm), norm

@@ -42,10 +42,6 @@ class Categorical:
         """One action a row, by the Gumbel-max trick: (K, n), (K, n) → (K,)."""
         return (logits + noise).argmax(axis=1).astype(np.int32)
 
-    def sample(self, logits: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Draw one action a row: (K, n) → (K,)."""
-        return self.chosen(logits, self.noise(generator, len(logits)))
-
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
         return np.argmax(logits, axis=1).astype(np.int32)
 
@@ -102,10 +98,6 @@ class Gaussian:
         """One action a row: (K, 2n), (K, n) → (K, n)."""
         means, log_sds = self.split(outputs)
         return (means + np.exp(log_sds) * noise).astype(np.float32)
-
-    def sample(self, outputs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Draw one action a row: (K, 2n) → (K, n)."""
-        return self.chosen(outputs, self.noise(generator, len(outputs)))
 
     def likeliest(self, outputs: np.ndarray) -> np.ndarray:
         return self.split(outputs)[0]

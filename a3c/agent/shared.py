@@ -12,9 +12,10 @@ What is locked, and why:
 - **A worker's copy of the weights is of one moment**, because its own update writes it too. The copy
   ages while other workers update the shared weights. That is the asynchrony of A3C.
 - **The counters have one lock**, so steps and updates are exact.
-- **The gate** lets updates pass until somebody shuts it: the main thread to save, or a worker whose
-  copy of the weights is old before its first rollout. While it is shut, no update runs and none is
-  counted, so everything that is copied then is of one moment.
+- **The gate** lets updates pass until somebody shuts it: the main thread for a checkpoint, a row of
+  figures or an evaluation's copy, or a worker whose copy of the weights is old before its first
+  rollout. While it is shut, no update runs and none is counted, so everything that is copied then is
+  of one moment.
 """
 
 import contextlib

@@ -19,7 +19,7 @@ is what happens if the process holds the worker's environments 0 and 1:
 With a collector in the process, the worker asks for whole rollouts instead, and the bell says what
 came of it:
 
-    COLLECT, 120 bytes, and these  ->        steps slots 1 to T
+    COLLECT, n bytes, and these    ->        steps slots 1 to T
                                    <- bell
 
 Where somebody watches, pictures of the frames come before the bell, and a game's end is the last

@@ -116,7 +116,8 @@ class Agent:
         if greedy:
             actions = self.policy.likeliest(outputs)
         else:
-            actions = self.policy.sample(outputs, generator or self._generator)
+            noise = self.policy.noise(generator or self._generator, len(outputs))
+            actions = self.policy.chosen(outputs, noise)
         probabilities = mean = sd = None
         if isinstance(self.policy, Categorical):
             probabilities = self.policy.probabilities(outputs)

@@ -231,7 +231,7 @@ def _run(arguments: argparse.Namespace, found: Checkpoint) -> int:
     if is_interrupted:
         return 130  # the short games end first, so their figures are biased: no file gets them
     if arguments.json is not None:
-        _write_json(arguments, found, games, summary)
+        _write_json(arguments, found, games, summary, n_games)
     if arguments.export is not None:
         options = options._replace(film=arguments.export / export.FILM)
         filming = show and showing.play_on_screen(player, params, show, 1, options)
@@ -281,8 +281,15 @@ def _in_words(summary: Summary) -> str:
 
 
 def _write_json(
-    arguments: argparse.Namespace, found: Checkpoint, games: Sequence[Played], summary: Summary
+    arguments: argparse.Namespace,
+    found: Checkpoint,
+    games: Sequence[Played],
+    summary: Summary,
+    n_games: int,
 ) -> None:
+    if len(games) < n_games:  # the window was closed
+        _say(f"{arguments.json} is not written: it is for whole evaluations")
+        return
     content = {
         "env_id": found.subject.env_id,
         "checkpoint": str(found.path),

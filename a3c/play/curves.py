@@ -25,6 +25,7 @@ STYLE = {
     "svg.hashsalt": "plot_runs",  # an SVG gets the same ids each time
     "text.parse_math": False,  # a $ in a name does not start a formula
 }
+N_POINTS = 500  # of a mean of several seeds
 
 
 class Curve(NamedTuple):
@@ -52,7 +53,11 @@ def axis_of(run: Run, axis: str) -> np.ndarray:
 
 
 def axis_at_steps(run: Run, axis: str, steps: np.ndarray) -> np.ndarray:
-    """The x of given steps of a run; NaN before its first game ended and after its last one."""
+    """The x of given steps of a run; NaN where only its games would tell: before the first, after the last."""
+    if axis == "steps":
+        return steps
+    if axis == "frames":
+        return steps * run.frames_per_step
     xs = axis_of(run, axis)
     return np.interp(steps, axis_of(run, "steps"), xs, left=float("nan"), right=float("nan"))
 
@@ -69,7 +74,7 @@ def smooth(run: Run, axis: str, n: int) -> Curve:
     return Curve(axis_of(run, axis)[n - 1 :], y, y, y)
 
 
-def align(curves: Sequence[Curve], shade: str, n_points: int = 500) -> Curve | None:
+def align(curves: Sequence[Curve], shade: str) -> Curve | None:
     """The mean of several seeds over the part of the axis that all of them cover; None if none.
 
     Beyond that part, a mean of the remaining seeds would jump where one ends.
@@ -77,7 +82,7 @@ def align(curves: Sequence[Curve], shade: str, n_points: int = 500) -> Curve | N
     first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
     if first >= last:
         return None
-    x = np.linspace(first, last, n_points)
+    x = np.linspace(first, last, N_POINTS)
     ys = np.stack([np.interp(x, curve.x, curve.y) for curve in curves])
     mean = ys.mean(axis=0)
     if shade == "minmax":

@@ -62,8 +62,8 @@ def _font(size: int) -> Any:
 class Panel:
     """A canvas that is filled from top to bottom."""
 
-    def __init__(self, height: int = HEIGHT) -> None:
-        self._image = Image.new("RGB", (PANEL_WIDTH, height), BACKGROUND)
+    def __init__(self) -> None:
+        self._image = Image.new("RGB", (PANEL_WIDTH, HEIGHT), BACKGROUND)
         self._draw = ImageDraw.Draw(self._image)
         self.y = MARGIN - 4
 

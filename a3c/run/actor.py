@@ -24,6 +24,7 @@ class Setup(NamedTuple):
     description: EnvDescription
     worker: int
     position: WorkerPosition  # from where it begins
+    code: str  # the digest of the run's a3c/
 
 
 class Answer(NamedTuple):
@@ -42,9 +43,12 @@ class Actor:
         from a3c.agent import process_collector
         from a3c.envs.fleet import Fleet
         from a3c.envs.pool import Pool
-        from a3c.machine import cores, tensorflow_process
+        from a3c.machine import cores, place, tensorflow_process
         from a3c.machine.stopping import kept_from_new_threads
+        from a3c.store import provenance
 
+        if provenance.digest_of(place.CODE) != setup.code:  # its gradients would be of other losses
+            raise RuntimeError(f"{platform.node()} has another version of a3c than the run")
         params, n_envs = setup.params, setup.params.envs_per_worker
         cores.use(str(CORES))
         fleet = Fleet(1, n_envs, params.env_timeout_seconds, restarts_a_minute=10)

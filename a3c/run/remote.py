@@ -1,4 +1,4 @@
-"""A remote worker as the run sees it: a source of rollouts like a `Collector`.
+"""A remote worker as the run sees it: a source of rollouts like `LocalSource`.
 
 Environments, acting and gradients are in an actor of Ray elsewhere (`actor.py`). Here are its copy of
 the weights, and the update. A rollout has a number, and is applied at most once: the next one is asked
@@ -38,7 +38,7 @@ class RemoteError(Exception):
     """A remote worker cannot go on."""
 
 
-class RemoteCollector:
+class RemoteSource:
     """Implements `worker.Source`."""
 
     def __init__(

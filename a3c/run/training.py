@@ -14,14 +14,15 @@ from a3c.agent.source import local_source
 from a3c.agent.worker import MainThreadLink, Worker
 from a3c.contract import EnvDescription, Subject, WorkerPosition
 from a3c.envs.pool import Pool
-from a3c.machine import seeding, tensorflow_process
+from a3c.machine import place, seeding, tensorflow_process
 from a3c.machine.stopping import Stopped, StopSignals, kept_from_new_threads
 from a3c.play.evaluator import Evaluator
 from a3c.run.actor import Setup
 from a3c.run.ray_process import RayProcess
-from a3c.run.remote import RemoteCollector
+from a3c.run.remote import RemoteSource
 from a3c.run.watch import Reports, Run, Watch
 from a3c.settings.params import Params
+from a3c.store import provenance
 from a3c.store.checkpoint import UnusableCheckpoint
 from a3c.store.logs import RunLog
 from a3c.store.resume import Start
@@ -106,6 +107,7 @@ def build_remote_workers(
     main = MainThreadLink(run.signals.stop, run.reports.put)
     n_envs = params.envs_per_worker
     receiver = Receiver(shared, params.steps_per_update * n_envs)
+    code = provenance.digest_of(place.CODE)
 
     def is_over() -> bool:
         return main.stop.is_set() or shared.counters.are_complete()
@@ -114,8 +116,8 @@ def build_remote_workers(
     for number, channel in enumerate(ray_process.channels, start=first):
         state = _generator_of(run, number).bit_generator.state
         position = WorkerPosition(state, run.start.first_games(number, n_envs))
-        setup = Setup(params, run.subject, description, number, position)
-        remote = RemoteCollector(setup, receiver, ray_process, channel, main.report, is_over)
+        setup = Setup(params, run.subject, description, number, position, code)
+        remote = RemoteSource(setup, receiver, ray_process, channel, main.report, is_over)
         workers.append(Worker(number, shared, remote, params, main))
     return workers
 

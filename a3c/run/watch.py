@@ -26,7 +26,7 @@ from a3c.machine import cores
 from a3c.machine.stopping import StopSignals, kept_from_new_threads
 from a3c.machine.words import counted, ends_of, one_line
 from a3c.play.evaluator import Evaluated, EvaluationFailed, Evaluator
-from a3c.run.remote import RemoteCollector
+from a3c.run.remote import RemoteSource
 from a3c.settings.params import Params, as_in_json
 from a3c.store import checkpoint, logs
 from a3c.store.resume import GAMES_IN_MEAN, Start
@@ -59,7 +59,7 @@ class Watch:
     ) -> None:
         self._params, self._shared, self._log = run.params, run.shared, run.log
         self._run, self._workers, self._evaluator = run, workers, evaluator
-        self._remote = [w.source for w in workers if isinstance(w.source, RemoteCollector)]
+        self._remote = [w.source for w in workers if isinstance(w.source, RemoteSource)]
         self._remote_steps = collections.Counter[str]()  # as of the last row, by machine
         self._n_remote_restarts = self._n_waiting = 0
         self._last_games = collections.deque(run.start.last_games, maxlen=GAMES_IN_MEAN)

@@ -140,9 +140,11 @@ def of_record(record: dict[str, Any]) -> dict[str, Any]:
 def of_checkpoint(params: Mapping[str, Any]) -> dict[str, Any]:
     """The same, of the settings in a checkpoint, which does not say what was asked for by name.
 
-    A network for images counts as that.
+    A network for images counts as that, and so does no_xla where it does not follow from debug.
     """
     sources = {} if params.get("network") == "mlp" else {"network": "config"}
+    if params.get("no_xla") and not params.get("debug"):
+        sources["no_xla"] = "config"
     return of_record({"params": dict(params), "sources": sources})
 
 

@@ -43,7 +43,7 @@ SUFFIX = ".safetensors"
 _NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})" + re.escape(SUFFIX))
 OLD_FORM_IS_READ_BY = "243b5dc"  # the last revision whose checkpoints were TensorFlow's
 
-# Our headers have a few thousand bytes, our files up to 14 MB. The limits protect the memory.
+# Our headers have a few thousand bytes, our files up to 20 MB. The limits protect the memory.
 MAX_HEADER_BYTES = 2**24
 MAX_FILE_BYTES = 2**30
 MAX_WEIGHTS = 10**8  # with their statistics, they fit into such a file

@@ -28,6 +28,10 @@ MAX_UNZIPPED_BYTES = 2**28  # eight million games; a small zipped file could fil
 FRAME_SKIP = 4  # frames in a step of an Atari agent, here and elsewhere
 
 
+class NoRun(BadInput):
+    """A folder that is there, but has no run."""
+
+
 class Progress(NamedTuple):
     """Columns of a progress.csv, and a message for each thing that is wrong with it."""
 
@@ -104,8 +108,10 @@ def monitor_paths(path: pathlib.Path) -> list[pathlib.Path]:
                 return sorted({p.name.removesuffix(".gz"): p for p in zipped_first}.values())
     except OSError as error:  # an impossible name, a folder that we may not read
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    if not os.path.lexists(path):
+        raise BadInput(f"there is no {path}")
     if not os.path.isfile(path / ARGS):
-        raise BadInput(f"{path} holds no monitor files (monitor.csv or *.monitor.csv)")
+        raise NoRun(f"{path} holds no monitor files (monitor.csv or *.monitor.csv)")
     return []
 
 

@@ -97,10 +97,16 @@ def groups(results: Sequence[Result], tell: Callable[[str], None]) -> list[Group
     """The score of each environment and setting over its seeds; then of all games by setting."""
     found: list[Group] = []
     by_setting: dict[Setting, dict[str, np.ndarray]] = {}
-    for (env_id, setting), scores in _scores(results).items():
+    seeds: dict[tuple[str, Setting], list[Result]] = {}
+    for result in results:
+        seeds.setdefault((result.env_id, result.setting), []).append(result)
+    for (env_id, setting), ours in seeds.items():
+        scores = np.array([result.score for result in ours])
         sd = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
         ends = float(scores.min()), float(scores.max())
-        of = f"last {GAMES_IN_MEAN} training games"
+        n_games = {min(len(result.run.games.scores), GAMES_IN_MEAN) for result in ours}
+        n = " to ".join(map(str, sorted({min(n_games), max(n_games)})))
+        of = f"last {n} training games"
         found.append(Group(env_id, setting, of, len(scores), float(scores.mean()), sd, *ends))
         normalised = [human_normalised(env_id, score) for score in scores]
         if None not in normalised:
@@ -134,13 +140,6 @@ def _over_games(
         most = statistics.FEWEST_SEEDS
         tell(f"seeds a game: {fewest}, so {what}; take {most} or more to compare settings")
     return found
-
-
-def _scores(results: Sequence[Result]) -> dict[tuple[str, Setting], np.ndarray]:
-    scores: dict[tuple[str, Setting], list[float]] = {}
-    for result in results:
-        scores.setdefault((result.env_id, result.setting), []).append(result.score)
-    return {key: np.array(values) for key, values in scores.items()}
 
 
 def label_of(setting: Setting) -> str:

@@ -230,9 +230,12 @@ def _settings(
     It is checked together with the searched values of a trial, because some settings need others.
     """
     # The environment is last, so it takes the place of one that a --config names.
-    parsed = command_line.parse([*as_words(table), *words, *as_words(point), env_id])
+    parsed = command_line.parse([*as_words(table), *as_words(point), *words, env_id])
     if not isinstance(parsed, ParsedParams):
         raise BadInput("--resume, --resume_or_start and --print_config are no settings of a trial")
+    for name, value in point.items():
+        if name in table or getattr(parsed.params, name) != taken(name, value):
+            raise BadInput(f"{name} is searched, so it cannot be a setting of all trials, too")
     given = {name for name, source in parsed.sources.items() if source in ASKED}
     for name in sorted(given & OWN - {"env_id"}):
         # A --config may have a seed: that of its run.

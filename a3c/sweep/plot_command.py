@@ -468,8 +468,13 @@ def plot(options: argparse.Namespace) -> None:
     for path, label, frames_per_l in zip(
         options.paths, options.label, options.frames_per_l, strict=True
     ):
-        if run := load(path, frames_per_l):
-            groups.setdefault(label or group_name(path), []).append(run)
+        try:
+            if run := load(path, frames_per_l):
+                groups.setdefault(label or group_name(path), []).append(run)
+        except reading.NoRun as none:
+            if len(options.paths) == 1:
+                raise
+            say(f"{none}: left out")
     if not groups:
         raise BadInput("there are no games to draw yet")
     check_figures(options, [run for runs in groups.values() for run in runs])

@@ -112,23 +112,3 @@ def test_no_gradient_crosses_from_policy_to_value_or_into_returns() -> None:
     # Negative control: the other gradients exist.
     assert np.abs(tape.gradient(result.policy, logits)).min() > 0
     assert np.abs(tape.gradient(result.value, values)).min() > 0
-
-
-def test_sum_is_mean_times_steps_and_environments() -> None:
-    """Analytic: every loss and every gradient differ by T·K; entropy and advantages do not."""
-    logits, values, actions, returns = (tf.constant(x) for x in example(1))
-    results, gradients = [], []
-    for reduction in ("mean", "sum"):
-        with tf.GradientTape() as tape:
-            tape.watch([logits, values])
-            result = losses_of(logits, values, actions, returns, loss_reduction=reduction)
-        results.append(result)
-        gradients.append(tape.gradient(result.combined, [logits, values]))
-    n = N_STEPS * N_ENVS
-    mean, total = results
-    for name in ("policy", "value", "combined"):
-        np.testing.assert_allclose(getattr(total, name), n * getattr(mean, name), rtol=1e-5)
-    for of_mean, of_sum in zip(*gradients, strict=True):
-        np.testing.assert_allclose(of_sum, n * of_mean, rtol=1e-5)
-    np.testing.assert_array_equal(mean.entropy, total.entropy)
-    np.testing.assert_array_equal(mean.advantages, total.advantages)

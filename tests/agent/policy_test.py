@@ -9,6 +9,14 @@ from a3c.agent.policy import Categorical, Gaussian, policy_of
 from a3c.contract import Subject
 from tests.tools.agents import FORGETFUL, subject_of
 
+
+def sample(
+    policy: Categorical | Gaussian, outputs: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """An action for each row of outputs."""
+    return policy.chosen(outputs, policy.noise(generator, len(outputs)))
+
+
 # Discrete actions
 
 
@@ -16,7 +24,7 @@ def test_actions_are_drawn_from_the_softmax() -> None:
     """Analytic: frequencies of 20,000 draws within five standard deviations of the probabilities."""
     logits = np.array([0.0, 1.0, -2.0, 3.0], np.float32)
     n = 20_000
-    actions = Categorical(4).sample(np.tile(logits, (n, 1)), np.random.default_rng(0))
+    actions = sample(Categorical(4), np.tile(logits, (n, 1)), np.random.default_rng(0))
     assert actions.shape == (n,)
     assert actions.dtype == np.int32
     p = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum()
@@ -30,7 +38,7 @@ def test_certain_logits_leave_no_choice() -> None:
     generator = np.random.default_rng(2)
     with np.errstate(all="raise"):
         for _ in range(100):
-            np.testing.assert_array_equal(Categorical(3).sample(logits, generator), [1, 0, 2])
+            np.testing.assert_array_equal(sample(Categorical(3), logits, generator), [1, 0, 2])
 
 
 @pytest.mark.parametrize("shape", [(2,), (1, 2), (3, 1, 2)])
@@ -49,7 +57,7 @@ def test_the_same_generator_draws_the_same_actions() -> None:
     logits = np.random.default_rng(3).standard_normal((5, 4)).astype(np.float32)
     gumbel = np.random.default_rng(4).gumbel(size=(5, 4))
     np.testing.assert_array_equal(
-        Categorical(4).sample(logits, np.random.default_rng(4)), (logits + gumbel).argmax(axis=1)
+        sample(Categorical(4), logits, np.random.default_rng(4)), (logits + gumbel).argmax(axis=1)
     )
 
 
@@ -109,7 +117,7 @@ def test_what_is_drawn_has_the_mean_and_the_sd_and_its_dimensions_are_independen
     """Analytic: 20,000 draws in each of two states, within five standard deviations."""
     n = 20_000
     outputs = np.array([[1, -2, *np.log([0.1, 3])], [0, 50, *np.log([2, 1])]], np.float32)
-    drawn = Gaussian(2, False).sample(np.repeat(outputs, n, axis=0), np.random.default_rng(0))
+    drawn = sample(Gaussian(2, False), np.repeat(outputs, n, axis=0), np.random.default_rng(0))
     assert (drawn.shape, drawn.dtype) == ((2 * n, 2), np.float32)
     means, sds = outputs[:, None, :2], np.exp(outputs[:, None, 2:])
     z = (drawn.reshape(2, n, 2) - means).astype(np.float64) / sds
@@ -127,7 +135,7 @@ def test_the_same_generator_draws_the_same_continuous_actions() -> None:
     outputs = np.concatenate([means[0], log_sds[0]], axis=-1)
     noise = np.random.default_rng(4).standard_normal((K, N))
     expected = (means[0] + np.exp(log_sds[0]) * noise).astype(np.float32)
-    found = GAUSSIAN.sample(outputs, np.random.default_rng(4))
+    found = sample(GAUSSIAN, outputs, np.random.default_rng(4))
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(GAUSSIAN.likeliest(outputs), means[0])
 
@@ -219,7 +227,7 @@ def test_far_out_everything_stays_finite(
     policy = policy_of(subject)
     with tf.GradientTape() as tape:
         outputs = kernels.forward(subject, variables, tf.constant(STATES), FORGETFUL).outputs
-        actions = policy.sample(outputs.numpy(), np.random.default_rng(0))
+        actions = sample(policy, outputs.numpy(), np.random.default_rng(0))
         loss = policy.log_probabilities(outputs, actions) + policy.entropies(outputs)
     np.testing.assert_allclose(policy.split(outputs)[1], np.full((8, N), log_sd), rtol=1e-5)
     assert np.isfinite(actions).all()

@@ -13,9 +13,8 @@ from a3c.agent import moments
 from a3c.agent.shared import POLL_SECONDS, Counters, Gate, SharedState
 from a3c.contract import Counts, Moments, Snapshot
 from a3c.settings.params import Params
+from tests.tools.crews import TIMEOUT_SECONDS
 from tests.tools.processes import wait_until
-
-TIMEOUT_SECONDS = 120  # of a test that would otherwise hang; none comes near it
 
 
 @pytest.fixture(autouse=True)

@@ -164,7 +164,8 @@ def test_one_that_hangs_or_raises_is_replaced(name, words):
         for _ in range(2):
             envs.step(ONE, 0)
         (pid,) = pids_of(envs)
-        lose_patience(envs)
+        if name == "HangsInStep-v0":
+            lose_patience(envs)
         broken = envs.step(ONE, 1)
         assert not is_running(pid)
         ((_, why),) = envs.take_replaced()

@@ -22,9 +22,7 @@ from a3c.envs.process import EnvError, EnvProcess
 from a3c.envs.serve import ANSWER, BELL, STEP
 from a3c.machine.stopping import SIGNALS
 from tests.tools.pools import DEADLINE_SECONDS, TOY, is_running, opened, pids_of, wait_for_end
-from tests.tools.processes import state_parent_and_session, wait_until
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+from tests.tools.processes import ROOT, state_parent_and_session, wait_until
 
 
 def parent_of(pid):
@@ -377,13 +375,13 @@ def test_a_program_that_forgets_to_close_still_ends(program):
 
 
 WITHOUT_GUARD = """
-import os, pathlib, sys
 import numpy as np
 import tensorflow
 from a3c.envs.make import describe_env
 from a3c.envs.fleet import Fleet
 from a3c.envs.pool import Pool
 from a3c.settings.params import Params
+from tests.tools.processes import has_mapped
 
 print("once", tensorflow.__name__, flush=True)
 params = Params("mine:Mine-v0")
@@ -391,8 +389,7 @@ pool = Pool(params, describe_env(params), 0, 2, [0, 0], Fleet(1, 2))
 pool.reset(0)
 print(*pool.step(np.array([0, 1]), 1).rewards)
 for pid in {connection.process._process.pid for connection in pool._connections}:
-    maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
-    print("tensorflow" in maps, "ale_py" in maps)
+    print(has_mapped(pid, "tensorflow"), has_mapped(pid, "ale_py"))
 pool.close()
 """
 

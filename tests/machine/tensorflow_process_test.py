@@ -1,7 +1,6 @@
 """How TensorFlow is loaded and started: what standard error gets, and which threads there are."""
 
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -9,8 +8,6 @@ import pytest
 
 from a3c.machine.tensorflow_process import hushed
 from tests.tools import processes
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 CHATTER = "I0000 00:00:1.2 34 port.cc:153] oneDNN custom operations are on. You may see slightly\n"
 
@@ -92,7 +89,7 @@ def said_after_the_start(code: str, n_cores: str | None = None) -> list[str]:
     command = [sys.executable, "-c", start + code]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        command, cwd=processes.ROOT, env=environment, capture_output=True, text=True, check=True
     )
     assert done.stderr == ""  # TensorFlow has written nothing
     return done.stdout.split()

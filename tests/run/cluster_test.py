@@ -4,7 +4,6 @@ import os
 import pathlib
 import signal
 import socket
-import tempfile
 
 import numpy as np
 import pytest
@@ -182,15 +181,15 @@ import sys, train
 from a3c.machine.tensorflow_process import hushed
 from a3c.run.ray_process import RayProcess
 with hushed():
-    from a3c.run.remote import RemoteCollector
+    from a3c.run.remote import RemoteSource
 RayProcess.program = "from tests.tools.mortal import main; main()"
-learn, applied = RemoteCollector.learn, []
+learn, applied = RemoteSource.learn, []
 
 def noted(self, rate):
     applied.append(self._latest.answer.number)
     learn(self, rate)
 
-RemoteCollector.learn = noted
+RemoteSource.learn = noted
 status = train.main(sys.argv[1:])
 print("applied", *applied)
 sys.exit(status)
@@ -263,16 +262,8 @@ def test_a_real_actor_learns_what_a_local_worker_does(tmp_path, train_as):
     same(local, remote)
 
 
-@pytest.fixture
-def place(monkeypatch):
-    """TMPDIR, with a short name, which Ray needs for its sockets."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        monkeypatch.setenv("TMPDIR", name)
-        yield pathlib.Path(name)
-
-
 def test_the_end_of_the_head_stops_the_run_with_a_good_checkpoint(
-    tmp_path, train, nodes, place, monkeypatch
+    tmp_path, train, nodes, tmpdir_for_ray, monkeypatch
 ):
     """Analytic: one clear line and status 1; the run goes on with Ray on this machine alone, where nobody else can
     reach a port. After kill -9, nothing is left of it.
@@ -288,7 +279,7 @@ def test_the_end_of_the_head_stops_the_run_with_a_good_checkpoint(
     assert process.wait(processes.DEADLINE_SECONDS) == 1
     (line,) = processes.outputs(tmp_path)["stderr"].splitlines()
     assert "the connection to Ray is lost" in line
-    assert not [*place.glob("a3c-*")]
+    assert not [*tmpdir_for_ray.glob("a3c-*")]
     check_counts(folder)
 
     process = train("--resume", folder, "--ray", "local", "--remote_workers", "1")

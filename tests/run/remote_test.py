@@ -19,9 +19,9 @@ from a3c.machine import cluster, cores, place, tensorflow_process
 from a3c.machine.stopping import Stopped
 from a3c.machine.words import BadInput
 from a3c.run import ray_process
-from a3c.run.actor import Setup
+from a3c.run.actor import Actor, Setup
 from a3c.run.ray_process import Begin, Channel, Lost, RayProcess, _Server
-from a3c.run.remote import RemoteCollector, RemoteError
+from a3c.run.remote import RemoteError, RemoteSource
 from a3c.settings.params import Params
 from tests.tools import processes
 from tests.tools.remotes import NUMBER, Actors, Canned, learned, same
@@ -133,10 +133,10 @@ def canned(fate):
     """A source whose actor needs no environment; it has applied one rollout of five steps."""
     actors, reports = Actors(fate, Canned), []
     params = Params("toys/None", steps_per_update=5)
-    setup = Setup(params, None, None, NUMBER, WorkerPosition({}, [0]))
+    setup = Setup(params, None, None, NUMBER, WorkerPosition({}, [0]), "")
     channel = actors.channels[0]
     with contextlib.closing(channel.connection):
-        source = RemoteCollector(setup, Canned(), actors, channel, reports.append, lambda: False)
+        source = RemoteSource(setup, Canned(), actors, channel, reports.append, lambda: False)
         source.begin()
         assert source.collect(NONE).seen["observations"].n == 5
         source.learn(0.1)
@@ -289,13 +289,22 @@ def test_an_error_beside_ray_is_answered():
     server = _Server(types.SimpleNamespace(exceptions=errors), Channel(theirs, memory), 1.0)
     thread = threading.Thread(target=server.serve)
     thread.start()
-    ours.send(Begin(Setup(Params("toys/None"), None, None, NUMBER, WorkerPosition({}, [0])), 10))
+    ours.send(
+        Begin(Setup(Params("toys/None"), None, None, NUMBER, WorkerPosition({}, [0]), ""), 10)
+    )
     assert ours.poll(10)
     assert "ftruncate" in ours.recv().traceback
     ours.close()
     thread.join()
     for number in (memory, other):
         os.close(number)
+
+
+def test_a_machine_with_other_code_is_refused():
+    """Analytic: an installed package may be older there, and compute other gradients."""
+    setup = Setup(Params("toys/None"), None, None, NUMBER, WorkerPosition({}, [0]), "another")
+    with pytest.raises(RuntimeError, match="has another version of a3c than the run"):
+        Actor().begin(setup)
 
 
 def test_environments_that_broke_are_told_of():

@@ -21,7 +21,7 @@ from a3c.agent.worker import Failure, Report
 from a3c.contract import Counts, Game, Position, Snapshot, Subject, WorkerPosition
 from a3c.play.evaluator import Evaluated
 from a3c.run import watch
-from a3c.run.remote import RemoteCollector
+from a3c.run.remote import RemoteSource
 from a3c.settings.params import Params
 from a3c.store import checkpoint, logs, resume
 from a3c.store.checkpoint import Checkpoint
@@ -145,7 +145,7 @@ def make(tmp_path, signals, monkeypatch):
     )
     monkeypatch.setattr(watch.cores, "seconds_used", lambda: 18.9)
 
-    def make(start: Start = Start(), more: Sequence[RemoteCollector] = ()) -> Watched:  # noqa: B008 (immutable)
+    def make(start: Start = Start(), more: Sequence[RemoteSource] = ()) -> Watched:  # noqa: B008 (immutable)
         folder, log = make_folder(tmp_path / "run"), FakeLog()
         weights = {"w": np.zeros((2, 3), np.float32)}
         shared = SharedState(weights, PARAMS, COUNTS)
@@ -468,7 +468,7 @@ def test_restarts_are_counted_and_told(watched):
     ]
 
 
-class FakeRemote(RemoteCollector):
+class FakeRemote(RemoteSource):
     """A worker's remote end, with its figures in our hands."""
 
     def __init__(self) -> None:

@@ -295,6 +295,15 @@ def test_the_end_of_a_preset_stays_unset(tmp_path):
     assert command_line.together(of_checkpoint, {}).params.lr_decay_to_zero_by_n_steps == 400
 
 
+@pytest.mark.parametrize(
+    ("flags", "wanted"), [(["--no_xla"], True), (["--debug"], None), ([], None)]
+)
+def test_xla_is_left_out_as_it_was(flags, wanted):
+    """Analytic: by a checkpoint's settings, where debugging does not ask for it."""
+    saved = command_line.parse([*flags, PONG])
+    assert config.of_checkpoint(params.as_in_json(saved.params)).get("no_xla") is wanted
+
+
 def test_a_list_that_nobody_asked_for_is_none_of_the_new_run(tmp_path):
     """Analytic: JSON has lists where we have tuples, and the default is the default all the same."""
     folder = record(tmp_path, command_line.parse([PONG]))

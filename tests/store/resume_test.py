@@ -1,6 +1,5 @@
 """Resuming a run in its folder: bit for bit where games begin, or refused in one clear line."""
 
-import csv
 import dataclasses
 import json
 import os
@@ -26,6 +25,7 @@ from a3c.store import checkpoint, provenance, resume, run_folder
 from a3c.store.checkpoint import Checkpoint, UnusableCheckpoint
 from a3c.store.resume import Start
 from tests.tools import checkpoint_files, processes
+from tests.tools.run_files import RunFiles
 
 DRAWN = "tests.tools.toys:toys/Drawn-v0"
 PUSHES = "tests.tools.toys:toys/Pushes-v0"
@@ -48,41 +48,6 @@ def run(*arguments: str) -> int:
         wrapper = ["--wrapper", params.wrapper] if params.wrapper else []
         return train.main([*arguments, *wrapper, params.env_id])
     return train.main(["--no_xla", *arguments])
-
-
-def rows(folder: str | pathlib.Path, name: str = "progress.csv") -> list[dict[str, str]]:
-    with pathlib.Path(folder, name).open(newline="") as file:
-        if name == "monitor.csv":
-            file.readline()
-        return list(csv.DictReader(file))
-
-
-def games(folder: str | pathlib.Path) -> list[dict[str, str]]:
-    """Every game but for its time, in the order of steps."""
-    kept = [
-        {name: text for name, text in row.items() if name != "t"}
-        for row in rows(folder, "monitor.csv")
-    ]
-    return sorted(kept, key=lambda row: [int(row[n]) for n in ("step", "worker", "env")])
-
-
-def newest(folder: str | pathlib.Path) -> Checkpoint:
-    return checkpoint.read(checkpoint.find(pathlib.Path(folder)))
-
-
-def tensors(folder: str | pathlib.Path) -> dict[str, bytes]:
-    """Weights, statistics and running moments of the newest checkpoint."""
-    snapshot = newest(folder).snapshot
-    parts = [snapshot.weights, snapshot.mean_squares]
-    parts += [
-        {f"{of}_{name}": np.asarray(value) for name, value in each._asdict().items()}
-        for of, each in snapshot.moments.items()
-    ]
-    return {
-        f"{i}/{name}": array.tobytes()
-        for i, part in enumerate(parts)
-        for name, array in part.items()
-    }
 
 
 def assert_same_end(one: Checkpoint, other: Checkpoint) -> None:
@@ -111,25 +76,26 @@ def assert_same_end(one: Checkpoint, other: Checkpoint) -> None:
 )
 def test_a_run_that_is_resumed_where_games_begin_is_the_one_never_stopped(env_id, flags, n_steps):
     """Golden: weights, statistics, games, counters, and the position of draws and games, to the bit."""
+    whole, parts = RunFiles("whole"), RunFiles("parts")
     assert run(*flags.split(), "--log_dir", "whole", "--n_steps", str(n_steps[-1]), env_id) == 0
     first, *more = map(str, n_steps)
     assert run(*flags.split(), "--log_dir", "parts", "--n_steps", first, env_id) == 0
     for n in more:
         assert run("--resume", "parts", "--n_steps", n) == 0
-    assert len(tensors("whole")) >= 20
-    assert tensors("whole") == tensors("parts")
-    assert games("whole") == games("parts")
-    assert len(games("whole")) >= 6
-    assert newest("whole").n_steps == n_steps[-1]
-    assert_same_end(newest("whole"), newest("parts"))
-    kept = newest("whole").snapshot.moments
+    assert len(whole.tensors()) >= 20
+    assert whole.tensors() == parts.tensors()
+    assert whole.games() == parts.games()
+    assert len(whole.games()) >= 6
+    assert whole.saved().n_steps == n_steps[-1]
+    assert_same_end(whole.saved(), parts.saved())
+    kept = whole.saved().snapshot.moments
     assert [(name, each.n) for name, each in kept.items()] == (
         [("observations", 400), ("returns", 400)] if env_id == PUSHES else []
     )
     if env_id == PUSHES:  # which pays about 100 a step: scores are true, whatever learning gets
-        assert all(450 < float(game["r"]) < 550 for game in games("whole"))
+        assert all(450 < game["r"] < 550 for game in whole.games())
     # The window of the last 100 games continues, too, with the scores as monitor.csv rounds them.
-    means = [float(rows(each)[-1]["rl/episode_reward_mean_100"]) for each in ("whole", "parts")]
+    means = [each.rows()[-1]["rl/episode_reward_mean_100"] for each in (whole, parts)]
     assert means[0] == pytest.approx(means[1], abs=1e-6)
 
 
@@ -137,20 +103,21 @@ def test_in_the_middle_of_games_new_ones_begin_with_numbers_that_were_not_used()
     """Analytic: games have 5 steps, so the fifth is under way at 21. It gets no row and no count;
     no game's number is used twice, and the weights differ from those of the uninterrupted run.
     """
+    whole, parts = RunFiles("whole"), RunFiles("parts")
     flags = ["--network", "mlp", "--steps_per_update", "7"]
     assert run(*flags, "--log_dir", "whole", "--n_steps", "42", DRAWN) == 0
     assert run(*flags, "--log_dir", "parts", "--n_steps", "21", DRAWN) == 0
-    before = newest("parts")
+    before = parts.saved()
     assert before.position.workers[0].next_games == [5]
-    assert before.snapshot.counts.games == len(games("parts")) == 4
+    assert before.snapshot.counts.games == len(parts.games()) == 4
     assert run("--resume", "parts", "--n_steps", "42") == 0
-    after = newest("parts")
+    after = parts.saved()
     assert after.n_steps == 42
-    assert after.snapshot.counts.games == len(games("parts")) == 4 + 21 // 5
+    assert after.snapshot.counts.games == len(parts.games()) == 4 + 21 // 5
     assert after.position.workers[0].next_games == [5 + 21 // 5 + 1]
-    assert games("parts")[:4] == games("whole")[:4]
-    assert len(games("whole")) == 42 // 5
-    assert tensors("parts") != tensors("whole")
+    assert parts.games()[:4] == whole.games()[:4]
+    assert len(whole.games()) == 42 // 5
+    assert parts.tensors() != whole.tensors()
 
 
 @pytest.mark.parametrize("n_envs", [pytest.param(1, marks=pytest.mark.weekly), 2])
@@ -158,26 +125,27 @@ def test_so_is_a_run_whose_environments_break(n_envs, monkeypatch):
     """Golden: they break in both halves; abandoned games have no rows, their random streams are not
     used again, and the count of restarts continues. Each environment has its own process.
     """
+    whole, parts = RunFiles("whole"), RunFiles("parts")
     monkeypatch.setattr(cores, "n_usable", lambda: 2)
     flags = ["--network", "mlp", "--envs_per_worker", str(n_envs), "--seed", "2"]
     n_steps = [50, 100] if n_envs == 1 else [60, 120]
     assert run(*flags, "--log_dir", "whole", "--n_steps", str(n_steps[1]), BRITTLE) == 0
     assert run(*flags, "--log_dir", "parts", "--n_steps", str(n_steps[0]), BRITTLE) == 0
-    n_before = newest("parts").position.n_env_restarts
+    n_before = parts.saved().position.n_env_restarts
     assert run("--resume", "parts", "--n_steps", str(n_steps[1])) == 0
-    assert tensors("whole") == tensors("parts")
-    assert games("whole") == games("parts")
-    one, other = newest("whole"), newest("parts")
+    assert whole.tensors() == parts.tensors()
+    assert whole.games() == parts.games()
+    one, other = whole.saved(), parts.saved()
     assert_same_end(one, other)
     n_games = one.snapshot.counts.games
-    assert n_games == len(games("whole")) == one.n_steps / 5
+    assert n_games == len(whole.games()) == one.n_steps / 5
     n_restarts = one.position.n_env_restarts
     assert 0 < n_before < n_restarts == other.position.n_env_restarts == 5
     # Each restart uses up the number of its game and the next one.
     (worker,) = one.position.workers
     assert sum(worker.next_games) == n_games + 2 * n_restarts
     for folder in ("whole", "parts"):
-        counts = [int(row["misc/env_restarts"]) for row in rows(folder)]
+        counts = [int(row["misc/env_restarts"]) for row in RunFiles(folder).rows()]
         assert counts[-1] == n_restarts
         assert counts == sorted(counts)
 
@@ -347,17 +315,16 @@ def test_a_run_uses_the_cores_that_it_was_given(monkeypatch):
 
 
 def test_the_settings_of_a_checkpoint_are_its_runs(work):
-    """Analytic: from args.json, what was asked for; of a copied file, all that is not usual, but for what may
-    have followed from other settings.
-    """
+    """Analytic: from args.json, what was asked for; of a copied file, all that is not usual."""
     run = write_run("--seed", "3", "--discount", "0.9", "--no_xla")
     asked = {"env_id": DRAWN, "n_workers": 2, "n_steps": 80, "seed": 3, "discount": 0.9}
+    asked["no_xla"] = True
     newest = run / "checkpoints/ckpt-80.safetensors"
     for path in (run, run / "checkpoints", newest):
-        assert resume.settings_at(str(path), lambda note: None) == asked | {"no_xla": True}
+        assert resume.settings_at(str(path), lambda note: None) == asked
     (run / "checkpoints/best").mkdir()
     best = shutil.copy(newest, run / "checkpoints/best")
-    assert resume.settings_at(str(best), lambda note: None) == asked | {"no_xla": True}
+    assert resume.settings_at(str(best), lambda note: None) == asked
     assert resume.settings_at(str(shutil.copy(newest, work)), lambda note: None) == asked
     found = checkpoint.read(newest)
     of_images = found._replace(
@@ -793,12 +760,12 @@ def test_a_run_goes_on_in_its_files(work):
     assert run("--resume", "run", "--n_steps", "80") == 0
     break_newest()
     assert run("--resume", "run", "--n_steps", "90") == 0
-    steps = [int(row["misc/steps"]) for row in rows("run")]
+    steps = [int(row["misc/steps"]) for row in RunFiles("run").rows()]
     assert steps == sorted(steps)
-    assert {40, newest("run").n_steps} <= {*steps}
-    assert len(games("run")) == newest("run").snapshot.counts.games
-    seconds = [float(row["t"]) for row in rows("run", "monitor.csv")]
-    assert all(0 < t < 300 for t in seconds)
+    assert {40, RunFiles("run").saved().n_steps} <= {*steps}
+    assert len(RunFiles("run").games()) == RunFiles("run").saved().snapshot.counts.games
+    _, _, *rows = pathlib.Path("run/monitor.csv").read_text().splitlines()
+    assert all(0 < float(row.split(",")[2]) < 300 for row in rows)
     log = pathlib.Path("run/log.txt").read_text()
     assert "saved run/checkpoints/ckpt-80" not in log
     assert log.count("traced in") == 2
@@ -837,12 +804,12 @@ def test_a_run_that_began_with_anothers_checkpoint_has_none_of_its_own_at_first(
     flags = ["--network", "mlp", "--n_steps", "90"]
     assert run("--log_dir", "first", "--network", "mlp", "--n_steps", "80", DRAWN) == 0
     assert run("--log_dir", "next", "--load_ckpt", "first", *flags, DRAWN) == 0
-    folder, whole = pathlib.Path("next"), tensors("next")
+    folder, whole = pathlib.Path("next"), RunFiles("next").tensors()
     for path in [*folder.glob("checkpoints/*"), folder / "monitor.csv", folder / "progress.csv"]:
         path.unlink()
     assert run("--resume", "next") == 0
-    assert tensors("next") == whole
-    assert newest("next").n_steps == 90
+    assert RunFiles("next").tensors() == whole
+    assert RunFiles("next").saved().n_steps == 90
     assert checkpoint.read(folder / "checkpoints/ckpt-80.safetensors").n_steps == 80
 
 

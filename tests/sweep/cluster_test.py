@@ -29,10 +29,10 @@ ONE_WORKER = [
 
 
 @pytest.fixture
-def sweep(tmp_path):
+def sweep(tmp_path, tmpdir_for_ray):
     """Starts sweep.py; at the end, it and all trials in the test's folder are killed.
 
-    It and Ray use two cores, so that no more than two trials run at once.
+    It and Ray use two cores, so that no more than two trials run at once; TMPDIR has their cores' locks.
     """
     started, usable = [], os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(usable)[:2])

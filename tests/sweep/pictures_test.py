@@ -65,6 +65,14 @@ def test_groups_are_environments_and_settings(tmp_path):
     }
 
 
+def test_a_mean_of_fewer_games_is_told_as_that(tmp_path):
+    """Analytic: of two seeds, one has had 30 games so far, the other 150."""
+    path = sweep_of(tmp_path / "x", lambda trial: 1.0, envs=["CartPole-v1"], seeds=2)
+    write_run(path / "CartPole-v1_s0", steady(30), "CartPole-v1")
+    _, found, _ = read(path)
+    assert [group.measure for group in found] == ["last 30 to 100 training games"]
+
+
 def test_the_mean_over_games_is_of_human_normalised_scores(tmp_path):
     """Analytic: of two games with six seeds each, the middle half; the interval holds the mean."""
 

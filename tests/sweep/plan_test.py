@@ -226,6 +226,18 @@ def test_wrong_flags_of_train_py_are_refused(words, message):
 
 
 @pytest.mark.parametrize(
+    ("table", "words"),
+    [({"initial_lr": 1e-3}, []), ({}, ["--initial_lr", "5e-5"]), ({}, ["--initial_lr=5e-5"])],
+)
+def test_what_is_searched_cannot_be_set_as_well(table, words):
+    """Analytic: one of the two would have no effect. A preset or another run's settings are no such wish."""
+    search = {"search": {"initial_lr": [1e-3, 1e-4]}}
+    with pytest.raises(BadInput, match="initial_lr is searched"):
+        plans.make(CARTPOLE | search | {"settings": table}, words)
+    assert len(plans.make(CARTPOLE | search, ["--preset", "cartpole"]).trials) == 2
+
+
+@pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"trials": 3}', '{"trials": [], "settings": {}, "x": 1}']
 )
 def test_a_damaged_record_is_refused(text):

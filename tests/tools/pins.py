@@ -202,10 +202,11 @@ def _draws(run: "Run") -> str:
     generator = seeding.generator(run.params.seed, seeding.Purpose.ACTIONS, worker=0)
     n_envs, n_actions = len(run.first_seen), len(run.start["weights"]["policy_bias"])
     if _is_continuous(run):
-        zeros = np.zeros((N_DRAWS * n_envs, 2 * n_actions), np.float32)
-        return _hash(Gaussian(n_actions, sd_per_state=False).sample(zeros, generator))
-    flat = np.zeros((n_envs, n_actions), np.float32)
-    drawn = [Categorical(n_actions).sample(flat, generator) for _ in range(N_DRAWS)]
+        gaussian, n = Gaussian(n_actions, sd_per_state=False), N_DRAWS * n_envs
+        zeros = np.zeros((n, 2 * n_actions), np.float32)
+        return _hash(gaussian.chosen(zeros, gaussian.noise(generator, n)))
+    policy, flat = Categorical(n_actions), np.zeros((n_envs, n_actions), np.float32)
+    drawn = [policy.chosen(flat, policy.noise(generator, n_envs)) for _ in range(N_DRAWS)]
     return "".join(str(action) for actions in drawn for action in actions)
 
 

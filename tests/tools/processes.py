@@ -120,6 +120,12 @@ def state_parent_and_session(pid: int) -> tuple[str, int, int]:
     return fields[0], int(fields[1]), int(fields[3])
 
 
+def has_mapped(pid: int, library: str) -> bool:
+    """Whether a process has loaded a library whose file's name has this in it."""
+    lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return any(library in line.rpartition("/")[2] for line in lines if "/" in line)
+
+
 def members(session: int) -> list[int]:
     """Return the processes of a session, without zombies, also those whose parent has ended."""
     return sorted(p.pid for p in machine.processes(session) if p.state != "Z")

@@ -18,15 +18,16 @@ from a3c.contract import Collected, Game, Moments, Snapshot, WorkerPosition
 from a3c.envs.fleet import Fleet
 from a3c.envs.make import describe_env
 from a3c.envs.pool import Pool
-from a3c.machine import seeding
+from a3c.machine import place, seeding
 from a3c.machine.stopping import StopFlag
 from a3c.run import training
 from a3c.run.actor import Actor, Answer, Setup
 from a3c.run.ray_process import Begin, Begun, Channel, Collect, Done, Failed
-from a3c.run.remote import RemoteCollector
+from a3c.run.remote import RemoteSource
 from a3c.run.start import subject_of
 from a3c.settings import command_line
 from a3c.settings.params import ParsedParams, resolve
+from a3c.store import provenance
 from a3c.store.resume import Start
 
 NUMBER = 1  # of the worker; worker 0 is never remote
@@ -133,15 +134,14 @@ def learned(
             source: Source = local_source(learner, pool, params, generator, main.report)
         else:
             position = WorkerPosition(generator.bit_generator.state, games)
-            setup = Setup(params, subject, description, NUMBER, position)
+            code = provenance.digest_of(place.CODE)
+            setup = Setup(params, subject, description, NUMBER, position, code)
             receiver, channel = (
                 Receiver(shared, params.steps_per_update * n_envs),
                 actors.channels[0],
             )
             open_things.callback(channel.connection.close)
-            source = RemoteCollector(
-                setup, receiver, actors, channel, main.report, main.stop.is_set
-            )
+            source = RemoteSource(setup, receiver, actors, channel, main.report, main.stop.is_set)
         worker = Worker(NUMBER, shared, source, params, main)
         worker.run()
         yield worker, shared.snapshot(lambda: None)[0], reports

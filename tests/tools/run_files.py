@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from a3c.settings import command_line, params
 from a3c.settings.params import ParsedParams
 from a3c.store import checkpoint
@@ -78,8 +80,8 @@ def write_run(
 class RunFiles:
     """What a run's folder holds, read anew with each call."""
 
-    def __init__(self, path: pathlib.Path) -> None:
-        self.path = path
+    def __init__(self, path: str | pathlib.Path) -> None:
+        self.path = pathlib.Path(path)
 
     def rows(self, name: str = "progress.csv") -> list[dict[str, float]]:
         """The whole rows of a table; the last line may be just being written."""
@@ -89,11 +91,12 @@ class RunFiles:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(whole)]
 
     def games(self) -> list[dict[str, float]]:
-        """Every game, without its time."""
+        """Every game, without its time, in the order of steps."""
         with (self.path / "monitor.csv").open(newline="") as file:
             next(file)
             games = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
         assert all(list(game) == ["r", "l", "t", "step", "worker", "env"] for game in games)
+        games.sort(key=lambda game: [game[name] for name in ("step", "worker", "env")])
         return [game | {"t": 0.0} for game in games]
 
     def log(self) -> str:
@@ -104,3 +107,14 @@ class RunFiles:
         folder = self.path / "checkpoints"
         newest = max(checkpoint.numbered(folder))
         return checkpoint.read(checkpoint.path_of(folder, newest if n_steps is None else n_steps))
+
+    def tensors(self) -> dict[str, bytes]:
+        """Weights, statistics and running moments of the newest checkpoint."""
+        snapshot = self.saved().snapshot
+        parts = {"weights": snapshot.weights, "mean_squares": snapshot.mean_squares}
+        parts |= {of: each._asdict() for of, each in snapshot.moments.items()}
+        return {
+            f"{of}/{name}": np.asarray(value).tobytes()
+            for of, part in parts.items()
+            for name, value in sorted(part.items())
+        }
