@@ -125,7 +125,9 @@ def of_record(record: dict[str, Any]) -> dict[str, Any]:
     # These follow from other values unless somebody names them; records before 2026-11-25 do not
     # mark that. A schedule that ends elsewhere belongs to a run that was resumed with fewer steps, or
     # has the end of its preset.
-    follow = {"network", "no_xla"}
+    follow = {"network"}
+    if values.get("debug"):
+        follow.add("no_xla")
     if values.get(LR_END) == values.get("n_steps") and LR_END not in PRESETS[preset]:
         follow.add(LR_END)
     named = {name for name in sources if sources[name] in ASKED}
@@ -140,11 +142,9 @@ def of_record(record: dict[str, Any]) -> dict[str, Any]:
 def of_checkpoint(params: Mapping[str, Any]) -> dict[str, Any]:
     """The same, of the settings in a checkpoint, which does not say what was asked for by name.
 
-    A network for images counts as that, and so does no_xla where it does not follow from debug.
+    A network for images counts as that.
     """
     sources = {} if params.get("network") == "mlp" else {"network": "config"}
-    if params.get("no_xla") and not params.get("debug"):
-        sources["no_xla"] = "config"
     return of_record({"params": dict(params), "sources": sources})
 
 
