@@ -82,6 +82,7 @@ def draw_robustness(runs: Sequence[Published], path: pathlib.Path) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("learning rate")
         axes.set_ylabel("mean score of the last 100 games")
+        axes.set_title("Breakout after 3M steps, one seed for each rate")
         figure.savefig(path)
 
 

@@ -59,7 +59,7 @@ REFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "pfrl": ("PFRL A3C: {} (best evaluation in 50M steps, 3 seeds)",
              ("8882.6", "581.0", "20.9", "20721.9", "1043.5")),
 }
-_REFERENCE_DASHES = (":", "--", "-.", (0, (9, 3)), (0, (9, 3, 2, 3)))
+_REFERENCE_DASHES = (":", "--", "-.", (0, (9, 3)), (0, (12, 3, 1, 3, 1, 3, 1, 3)))
 # fmt: on
 
 PICTURES = (".png", ".svg")
