@@ -30,6 +30,7 @@ WITHOUT_WEIGHTS = {
     "beamrider-s2",
     "breakout-s0",
     "breakout-s2",
+    "no-random-starts-s1",
     "pong-black-s3",
     "pong-black-s5",
     "pong-fast-s1",
